@@ -1,0 +1,2981 @@
+/* devstream.h - streams, events, copies and kernels for C, with a GPU and without.
+
+   Do this:
+       #define DEVSTREAM_IMPLEMENTATION
+       #include "devstream.h"
+   in exactly one C file, and #include "devstream.h" wherever else it is used. devstream_cpu.h must lie beside it.
+   Link:  cc app.c -pthread
+
+   A stream is a queue of work on a device. Work on one stream runs in order, work on different streams runs side by
+   side, events order one stream after another. The CPU driver (devstream_cpu.h) runs all of it on threads and keeps
+   CUDA's rules, so that a program written here behaves the same on a GPU.
+
+   Example (compiles as it stands):
+       #define DEVSTREAM_IMPLEMENTATION
+       #include "devstream.h"
+       #include <stdio.h>
+       static void hello(void *who) { printf("hello from the stream, %s\n", (char *)who); }
+       int main(void) {
+           ds_stream s;
+           if (ds_stream_create(NULL, &s) < 0 || ds_launch_host_func(s, hello, "world", NULL) < 0 ||
+               ds_stream_synchronize(s) < 0) { fprintf(stderr, "%s\n", ds_last_error()); return 1; }
+           return ds_shutdown() < 0;
+       }
+
+   Macros that you may define (in every file that includes this one, unless it says otherwise):
+       DEVSTREAM_IMPLEMENTATION  in one C file: implements every devstream header which that file includes
+       DEVSTREAM_STATIC          all functions are static (declare and implement in the same file)
+       DEVSTREAM_API             what stands in front of every function, e.g. __attribute__((visibility("default")))
+       DEVSTREAM_NO_SITES        verbs are plain functions; errors then do not name the caller's file and line
+       DEVSTREAM_NO_CPU          with the implementation: leave the CPU driver out
+       DEVSTREAM_CUDA            with the implementation: look for CUDA (needs cudart's headers and library). This
+                                 version looks and reports what it finds; running on a GPU comes with a later one
+       DEVSTREAM_PER_THREAD_DEFAULT_STREAM  with the implementation: ds_stream_default() is the per-thread stream
+   Environment, read once at the first call: DEVSTREAM_CPU_DEVICES, DEVSTREAM_CPU_WORKERS, DEVSTREAM_CPU_INLINE,
+       DEVSTREAM_CPU_SEED, DEVSTREAM_LAYERS, DEVSTREAM_FAULT, DEVSTREAM_LOG (0 to 4: silent, error, warning, info, debug),
+       DEVSTREAM_PER_THREAD_DEFAULT_STREAM.
+
+   Contents: results; initialisation; devices; streams; the current stream; events; memory; copies and fills;
+   host functions; kernels; call sites; implementation (os, handles, driver table, core, CUDA).
+
+   Rules that hold everywhere:
+   - Any thread may call any function at any time, except ds_init and ds_shutdown, which need the others to be quiet.
+   - Inside a host function, a callback, a destructor of a payload or a kernel no function of devstream may be called
+     but those marked "callable anywhere": the others answer DS_ERR_NOT_PERMITTED (CUDA answers 800 there).
+   - Bad input gets a negative result, ds_last_error() says in one sentence what was wrong, and nothing was enqueued.
+   - A call blocks only where its comment says so.
+   - Handles are small structs, passed by value; a destroyed or invented one is DS_ERR_INVALID_HANDLE, never a crash.
+
+   Known gaps: Linux on x86-64 and aarch64 only. Capture, the caching allocator, collectives and the CUDA driver are
+   not here yet. CPU devices share one address space, so a wrong pointer between "devices" is not caught.
+
+   Licence: MIT or public domain, at your choice; see the end of this file. */
+
+#ifndef DEVSTREAM_H_INCLUDED
+#define DEVSTREAM_H_INCLUDED
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define DEVSTREAM_VERSION_MAJOR 0
+#define DEVSTREAM_VERSION_MINOR 1
+#define DEVSTREAM_VERSION_PATCH 0
+
+#if !defined(__linux__)
+#error "devstream runs on Linux (x86-64 and aarch64) only, so far"
+#endif
+
+#ifndef DEVSTREAM_API
+#define DEVSTREAM_API
+#endif
+#ifdef DEVSTREAM_STATIC
+#define DSDEF __attribute__((unused)) static
+#define DSDATA __attribute__((unused)) static
+#else
+#define DSDEF DEVSTREAM_API
+#define DSDATA DEVSTREAM_API extern
+#endif
+/** Results must be looked at; DS_IGNORE says that one is not wanted. */
+#define DS_MUST_USE __attribute__((warn_unused_result))
+#define DS_IGNORE(call) do { ds_result ds_ignored_ = (call); (void)ds_ignored_; } while (0)
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- results ------------------------------------------------------------------------------------------------- */
+
+/* X(name, value, what it means and what to do next) */
+#define DS_RESULTS(X) \
+    X(DS_OK, 0, "success") \
+    X(DS_NOT_READY, 1, "the work is still pending; ask again later or synchronize") \
+    X(DS_ERR_INVALID_VALUE, -1, "an argument is wrong; the call has done nothing") \
+    X(DS_ERR_INVALID_HANDLE, -2, "the handle was never valid or its object was destroyed") \
+    X(DS_ERR_INVALID_DEVICE, -3, "the text or struct does not name a device") \
+    X(DS_ERR_NO_DEVICE, -4, "no such device is available here; see ds_backend_report") \
+    X(DS_ERR_DEVICE_RANGE, -5, "the device index is outside of the available range") \
+    X(DS_ERR_DEVICE_MISMATCH, -6, "the objects belong to different devices") \
+    X(DS_ERR_OUT_OF_MEMORY, -7, "memory is exhausted; free some and try again") \
+    X(DS_ERR_LIMIT_EXCEEDED, -8, "the device's memory limit would be exceeded; raise the limit or free memory") \
+    X(DS_ERR_UNSUPPORTED, -9, "this driver or version does not offer that") \
+    X(DS_ERR_NOT_PERMITTED, -10, "not allowed inside a host function, callback, destructor or kernel") \
+    X(DS_ERR_ILLEGAL_STATE, -11, "the call does not fit the present state") \
+    X(DS_ERR_NOT_RECORDED, -12, "the event was never recorded") \
+    X(DS_ERR_NO_TIMING, -13, "the event was created without DS_EVENT_TIMING") \
+    X(DS_ERR_FAILED, -14, "an earlier operation on the device or stream failed; the text names the first cause") \
+    X(DS_ERR_FORKED, -15, "devstream was in use before fork; the child must not use it") \
+    X(DS_ERR_CROSS_DRIVER, -16, "objects of different drivers cannot be used together") \
+    X(DS_ERR_DRIVER, -17, "a call of the vendor's library failed; the text has its code") \
+    X(DS_ERR_SYSTEM, -18, "the operating system refused something; the text has the reason")
+
+/** What every fallible call returns: 0 is success, positive is not an error, negative is one. */
+typedef enum ds_result {
+#define DS_RESULT_ENUM_(name, value, text) name = value,
+    DS_RESULTS(DS_RESULT_ENUM_)
+#undef DS_RESULT_ENUM_
+    DS_RESULT_FORCE_INT_ = 0x7fffffff
+} ds_result;
+
+/** Name of a result ("DS_ERR_INVALID_VALUE"); never NULL. Callable anywhere. */
+DSDEF const char *ds_result_name(ds_result result);
+/** One sentence on what a result means; never NULL. Callable anywhere. */
+DSDEF const char *ds_result_text(ds_result result);
+/** The sentence of the last negative result of the calling thread: where it was called from, which function, which
+    object, what was wrong. "" when there was none. Valid until the thread's next failing call. Callable anywhere. */
+DSDEF const char *ds_last_error(void);
+
+/* ---- initialisation ------------------------------------------------------------------------------------------ */
+
+/** Levels of log items. */
+typedef enum ds_log_level {
+    DS_LOG_SILENT = 0, DS_LOG_ERROR = 1, DS_LOG_WARNING = 2, DS_LOG_INFO = 3, DS_LOG_DEBUG = 4
+} ds_log_level;
+
+/** What a log callback gets; the strings live until it returns. */
+typedef struct ds_log_item {
+    ds_log_level level; /**< severity */
+    int id;             /**< a ds_result, or 0 */
+    const char *text;   /**< one sentence */
+    const char *file;   /**< the caller's file, or NULL */
+    int line;           /**< the caller's line, or 0 */
+} ds_log_item;
+
+/** Receives log items, on whichever thread they arise; must not call devstream. */
+typedef void (*ds_log_fn)(const ds_log_item *item, void *user);
+
+/** Where devstream takes its own bookkeeping memory from (not device memory). Both or neither must be set. */
+typedef struct ds_allocator {
+    void *(*alloc_fn)(size_t size, void *user); /**< NULL means malloc; returns NULL when out of memory */
+    void (*free_fn)(void *ptr, void *user);     /**< NULL means free */
+    void *user;                                 /**< handed to both */
+} ds_allocator;
+
+struct ds_cpu_desc; /* devstream_cpu.h */
+
+enum {
+    DS_INIT_PER_THREAD_DEFAULT_STREAM = 1 /**< ds_stream_default() is the per-thread stream instead of the legacy one */
+};
+
+/** What ds_init takes; zero means default. */
+typedef struct ds_init_desc {
+    const struct ds_cpu_desc *cpu; /**< options of the CPU driver, or NULL */
+    const char *layers;            /**< comma-separated names of layers ("fault"); NULL: DEVSTREAM_LAYERS */
+    const char *fault;             /**< what the fault layer does: "entry:n" fails the n-th call of a driver entry
+                                        ("*:n" of any); NULL: DEVSTREAM_FAULT */
+    ds_log_fn log_fn;              /**< NULL: items go to standard error when DEVSTREAM_LOG asks for them */
+    void *log_user;                /**< handed to log_fn */
+    ds_log_level log_level;        /**< with log_fn: the highest level wanted; 0: warnings and errors */
+    ds_allocator allocator;        /**< for devstream's own bookkeeping */
+    unsigned flags;                /**< DS_INIT_* */
+} ds_init_desc;
+
+/** Configures devstream before its first use. Not needed: everything initialises itself at the first call. Nothing is
+    started here. DS_ERR_ILLEGAL_STATE when devstream is in use already; DS_ERR_INVALID_VALUE for an unknown layer. */
+DSDEF DS_MUST_USE ds_result ds_init(const ds_init_desc *desc);
+
+/** Waits for all work (blocks), reports every object that was not destroyed by label through the log (level warning),
+    ends the threads and frees everything. All handles become invalid; the next call starts afresh. Does nothing when
+    devstream is not in use. No other thread may be inside of devstream. At process exit it is not needed: then
+    nothing is drained or joined. A shared object that holds devstream must call it before dlclose. A positive result
+    never occurs; DS_ERR_FAILED reports that a device had failed (everything is freed all the same). */
+DSDEF DS_MUST_USE ds_result ds_shutdown(void);
+
+/* ---- devices ------------------------------------------------------------------------------------------------- */
+
+/** Kinds of devices; the numbers are DLPack's (12 is its extension device). */
+typedef enum ds_device_type {
+    DS_DEVICE_CURRENT = 0, /**< the calling thread's current device */
+    DS_DEVICE_HOST = 1,    /**< plain host memory; it has no streams */
+    DS_DEVICE_CUDA = 2,    /**< an NVIDIA GPU */
+    DS_DEVICE_CPU = 12     /**< a virtual device of the CPU driver */
+} ds_device_type;
+
+/** A device. A zeroed one means the thread's current device. */
+typedef struct ds_device {
+    int32_t type;  /**< a ds_device_type */
+    int32_t index; /**< from 0 */
+} ds_device;
+
+/** Longest text that ds_device_print writes, with the terminating zero. */
+#define DS_DEVICE_NAME_SIZE 32
+/** Number of backends: CUDA and CPU, in the order in which they are tried. */
+#define DS_BACKEND_COUNT 2
+
+/** What was tried and why it was or was not taken. */
+typedef struct ds_backend_info {
+    const char *name;    /**< "cuda", "cpu" */
+    ds_device_type type; /**< type of its devices */
+    int available;       /**< 1 when its devices can be used */
+    int device_count;    /**< number of devices, 0 when not available */
+    char reason[192];    /**< one sentence */
+} ds_backend_info;
+
+/** Fills *out for backend 0 .. DS_BACKEND_COUNT-1. DS_ERR_INVALID_VALUE for another index. */
+DSDEF DS_MUST_USE ds_result ds_backend_get(int index, ds_backend_info *out);
+/** Writes the whole report, one line per backend, into out (at most size bytes, always terminated). */
+DSDEF DS_MUST_USE ds_result ds_backend_report(char *out, size_t size);
+
+/** What a device is. Fields that a driver does not know are 0 or "". */
+typedef struct ds_device_properties {
+    char name[128];          /**< e.g. the model name */
+    int major, minor;        /**< compute capability; 0.0 on a CPU device */
+    size_t total_memory;     /**< bytes */
+    int multiprocessors;     /**< GPU: multiprocessors; CPU: worker threads that serve it */
+    unsigned char uuid[16];  /**< identifies the device across processes; ds_uuid_print writes it */
+    char pci[20];            /**< "domain:bus:device.function", "" on a CPU device */
+    int unified_addressing;  /**< 1 when host and device pointers share one address space */
+} ds_device_properties;
+
+/** The device cpu:index. */
+static inline ds_device ds_cpu(int index) { ds_device d; d.type = DS_DEVICE_CPU; d.index = index; return d; }
+/** The device cuda:index. */
+static inline ds_device ds_cuda(int index) { ds_device d; d.type = DS_DEVICE_CUDA; d.index = index; return d; }
+/** The calling thread's current device. */
+static inline ds_device ds_device_current(void) { ds_device d; d.type = DS_DEVICE_CURRENT; d.index = 0; return d; }
+
+/** Number of devices of a type. DS_DEVICE_CURRENT counts the type of the thread's current device. A type without any
+    gives 0 and DS_OK. */
+DSDEF DS_MUST_USE ds_result ds_device_count(ds_device_type type, int *out_count);
+/** Reads a device name: [blanks] ("cpu" | "custom_cpu" | "cuda" | "gpu" | "host") [":" index] [blanks]; the words in
+    any case except custom_cpu. Without an index: the thread's current index when its device has that type, else 0.
+    "host" takes no index but 0. DS_ERR_INVALID_DEVICE: malformed; DS_ERR_NO_DEVICE: no device of that type here;
+    DS_ERR_DEVICE_RANGE: index too large. */
+DSDEF DS_MUST_USE ds_result ds_device_parse(const char *text, ds_device *out);
+/** Writes "cpu:0", "cuda:1" or "host"; the current device is resolved first. DS_ERR_INVALID_VALUE when size is too small
+    (DS_DEVICE_NAME_SIZE always suffices). */
+DSDEF DS_MUST_USE ds_result ds_device_print(ds_device device, char *out, size_t size);
+/** The thread's current device; at first cuda:0 when there is one, else cpu:0. */
+DSDEF DS_MUST_USE ds_result ds_device_get(ds_device *out);
+/** Makes a device current for the calling thread. A zeroed device or a negative index changes nothing. */
+DSDEF DS_MUST_USE ds_result ds_device_set(ds_device device);
+/** As ds_device_set, and remembers the device that was current; ds_device_pop returns to exactly that one, whatever
+    was set in between. Frames belong to the thread. A push that fails leaves no frame. */
+DSDEF DS_MUST_USE ds_result ds_device_push(ds_device device);
+/** Undoes the thread's latest ds_device_push. DS_ERR_ILLEGAL_STATE without one, or when a stream was pushed after it. */
+DSDEF DS_MUST_USE ds_result ds_device_pop(void);
+/** What a device is. */
+DSDEF DS_MUST_USE ds_result ds_device_get_properties(ds_device device, ds_device_properties *out);
+/** Writes a uuid as 36 characters and a zero; size must be at least 37. Callable anywhere. */
+DSDEF DS_MUST_USE ds_result ds_uuid_print(const unsigned char uuid[16], char *out, size_t size);
+/** Free and total bytes of a device; either pointer may be NULL. */
+DSDEF DS_MUST_USE ds_result ds_device_memory_info(ds_device device, size_t *out_free, size_t *out_total);
+/** Blocks until all work of all streams of the device, as of the call, is done. Does not change the current device. */
+DSDEF DS_MUST_USE ds_result ds_device_synchronize(ds_device device);
+/** Clears the sticky failure of a CPU device: waits (blocks) until its streams are drained, after which they can be used
+    again. DS_ERR_UNSUPPORTED on CUDA, where only the process can start afresh. */
+DSDEF DS_MUST_USE ds_result ds_device_reset(ds_device device);
+/** 1 in *out when `device` can reach the memory of `peer` directly; a device can reach its own. Access is switched on
+    by the first copy or the first such question; where it is 0, copies are staged through host memory. */
+DSDEF DS_MUST_USE ds_result ds_device_can_access_peer(ds_device device, ds_device peer, int *out);
+/** Lowest (least urgent, 0) and highest (most urgent, negative) stream priority of a device. */
+DSDEF DS_MUST_USE ds_result ds_device_priority_range(ds_device device, int *out_least, int *out_greatest);
+
+/* ---- streams ------------------------------------------------------------------------------------------------- */
+
+/** A stream. Zeroed: no stream (it is not the default stream). */
+typedef struct ds_stream { uint64_t id; } ds_stream;
+
+enum {
+    DS_STREAM_NON_BLOCKING = 0, /**< takes no part in the legacy stream's ordering: the default, as in torch */
+    DS_STREAM_BLOCKING = 1      /**< ordered with the device's legacy stream, as cudaStreamDefault */
+};
+enum {
+    DS_PRIORITY_NORMAL = 0,         /**< the default */
+    DS_PRIORITY_HIGH = -1,          /**< torch's and Paddle's "high" */
+    DS_PRIORITY_HIGHEST = -1000000, /**< clamped to the device's most urgent */
+    DS_PRIORITY_LOWEST = 1000000    /**< clamped to the device's least urgent */
+};
+
+/** What ds_stream_create takes; zero means default. */
+typedef struct ds_stream_desc {
+    ds_device device;  /**< zeroed: the thread's current device */
+    int priority;      /**< lower is more urgent; outside of the range it is clamped, as CUDA does */
+    unsigned flags;    /**< DS_STREAM_BLOCKING or 0 */
+    const char *label; /**< for messages and reports; copied; may be NULL */
+} ds_stream_desc;
+
+/** The defaults of torch.cuda.Stream: non-blocking, priority 0. */
+static inline ds_stream_desc ds_stream_desc_torch(void) {
+    ds_stream_desc d; d.device = ds_device_current(); d.priority = 0; d.flags = DS_STREAM_NON_BLOCKING; d.label = NULL; return d;
+}
+/** The defaults of paddle.device.Stream: non-blocking, normal priority (Paddle's 2). */
+static inline ds_stream_desc ds_stream_desc_paddle(void) { return ds_stream_desc_torch(); }
+/** The defaults of cupy.cuda.Stream and of cudaStreamCreate: blocking with respect to the legacy stream. */
+static inline ds_stream_desc ds_stream_desc_cupy(void) {
+    ds_stream_desc d = ds_stream_desc_torch(); d.flags = DS_STREAM_BLOCKING; return d;
+}
+/** The defaults of mindspore.hal.Stream: priority 0; MindSpore leaves the rest to its backend, here non-blocking. */
+static inline ds_stream_desc ds_stream_desc_mindspore(void) { return ds_stream_desc_torch(); }
+/** Paddle's priority numbers (1 high, 2 normal; -1 and 0 are taken as Paddle's Python does) as ours. Anything else is
+    DS_ERR_INVALID_VALUE: Paddle turns it into normal without a word. */
+DSDEF DS_MUST_USE ds_result ds_priority_from_paddle(int paddle_priority, int *out_priority);
+
+/** Creates a stream. desc may be NULL. */
+DSDEF DS_MUST_USE ds_result ds_stream_create(const ds_stream_desc *desc, ds_stream *out);
+/** Gives one more owner to a stream that was created or wrapped; each needs its own ds_stream_destroy. */
+DSDEF DS_MUST_USE ds_result ds_stream_retain(ds_stream stream);
+/** Ends one ownership. With the last one the handle is invalid at once, pending work still runs, and the stream is freed
+    after it. Returns at once. The legacy and per-thread streams are not yours: DS_ERR_INVALID_VALUE. */
+DSDEF DS_MUST_USE ds_result ds_stream_destroy(ds_stream stream);
+/** DS_OK when all work so far is done, DS_NOT_READY when not, DS_ERR_FAILED after a failure. Never blocks. On the legacy
+    stream this counts the work of the device's blocking streams too. */
+DSDEF DS_MUST_USE ds_result ds_stream_query(ds_stream stream);
+/** Blocks until all work put on the stream before the call is done. The caller may run operations that this work
+    depends on (kernels, copies, fills), never a host function. */
+DSDEF DS_MUST_USE ds_result ds_stream_synchronize(ds_stream stream);
+/** As ds_stream_synchronize, for at most timeout_ns nanoseconds; then DS_NOT_READY. Runs nothing itself. */
+DSDEF DS_MUST_USE ds_result ds_stream_synchronize_for(ds_stream stream, uint64_t timeout_ns);
+/** The device's legacy null stream: its work starts after everything put earlier on the device's blocking streams, and
+    their later work starts after it. Non-blocking streams take no part. (CUDA's stream 0.) */
+DSDEF DS_MUST_USE ds_result ds_stream_legacy(ds_device device, ds_stream *out);
+/** The calling thread's own default stream on the device (CUDA's stream 2): blocking with respect to the legacy stream,
+    independent of others. The handle means this thread's stream, in whichever thread it is used; it goes with the
+    thread, after its work is done. */
+DSDEF DS_MUST_USE ds_result ds_stream_per_thread(ds_device device, ds_stream *out);
+/** The legacy stream, or the per-thread one when that was opted for (DS_INIT_PER_THREAD_DEFAULT_STREAM, the macro or the
+    environment variable DEVSTREAM_PER_THREAD_DEFAULT_STREAM=1). */
+DSDEF DS_MUST_USE ds_result ds_stream_default(ds_device device, ds_stream *out);
+
+/** Who ends a wrapped native stream. */
+typedef enum ds_ownership {
+    DS_BORROW = 0, /**< the caller; it must outlive the wrapper */
+    DS_OWN = 1     /**< devstream, with the last ds_stream_destroy */
+} ds_ownership;
+
+/** The exchange format for streams of other libraries (Python's __cuda_stream__ protocol has the same two numbers). */
+typedef struct ds_stream_native {
+    int version;      /**< 0 */
+    ds_device device; /**< zeroed when wrapping: the thread's current device */
+    void *handle;     /**< cudaStream_t, or the CPU driver's stream; 0 and 1 legacy, 2 the calling thread's */
+} ds_stream_native;
+
+/** Makes a stream of a native handle. release_fn, when given, runs once with user when the wrapper is freed (it keeps
+    the foreign owner alive until then), on the thread that freed it; it also runs when the call fails.
+    DS_ERR_INVALID_VALUE: unknown version, a handle the driver does not know, DS_OWN of a default stream. */
+DSDEF DS_MUST_USE ds_result ds_stream_wrap(const ds_stream_native *native, ds_ownership ownership,
+                                           void (*release_fn)(void *user), void *user, ds_stream *out);
+/** The native form of a stream; ownership stays. The legacy stream exports handle 0, the calling thread's own 2. */
+DSDEF DS_MUST_USE ds_result ds_stream_export(ds_stream stream, ds_stream_native *out);
+/** As ds_stream_export, and gives the native stream to the caller: the handle becomes invalid and nothing is freed until
+    someone wraps it with DS_OWN. Only for a stream with one owner that devstream owns: else DS_ERR_ILLEGAL_STATE. */
+DSDEF DS_MUST_USE ds_result ds_stream_unwrap(ds_stream stream, ds_stream_native *out);
+
+/** A number that no other stream of this process ever had. */
+DSDEF DS_MUST_USE ds_result ds_stream_id(ds_stream stream, uint64_t *out);
+/** The stream's device. */
+DSDEF DS_MUST_USE ds_result ds_stream_device(ds_stream stream, ds_device *out);
+/** DS_STREAM_BLOCKING or DS_STREAM_NON_BLOCKING. The legacy and per-thread streams count as blocking. */
+DSDEF DS_MUST_USE ds_result ds_stream_flags(ds_stream stream, unsigned *out);
+/** The priority in effect and the one asked for; either pointer may be NULL. */
+DSDEF DS_MUST_USE ds_result ds_stream_priority(ds_stream stream, int *out_effective, int *out_requested);
+/** The stream's label, copied into out (at most size bytes, always terminated). */
+DSDEF DS_MUST_USE ds_result ds_stream_label(ds_stream stream, char *out, size_t size);
+/** 1 when both handles name the same queue of the same device (a wrapper equals what it wraps), else 0; an invalid handle
+    equals nothing. */
+DSDEF int ds_stream_equal(ds_stream a, ds_stream b);
+
+/* ---- the current stream -------------------------------------------------------------------------------------- */
+
+enum {
+    DS_PUSH_STRICT = 1,   /**< refuse a stream whose device is not the current one (CuPy's rule) */
+    DS_PUSH_WAIT_PREV = 2,/**< on entry the pushed stream waits for the stream that was current on its device */
+    DS_POP_WAIT_BACK = 4  /**< on exit the stream restored on that device waits for the pushed one */
+};
+
+/** The thread's current stream on a device; a new thread begins with ds_stream_default. If it was destroyed meanwhile,
+    the handle comes back all the same and every use of it says DS_ERR_INVALID_HANDLE. */
+DSDEF DS_MUST_USE ds_result ds_stream_current(ds_device device, ds_stream *out);
+/** Makes a stream current on its device and that device current for the thread (torch). flags: DS_PUSH_STRICT or 0.
+    *out_previous (may be NULL) is the stream that was current on that device. */
+DSDEF DS_MUST_USE ds_result ds_stream_use(ds_stream stream, unsigned flags, ds_stream *out_previous);
+/** As ds_stream_use, and remembers the current device and that device's current stream; ds_stream_pop restores exactly
+    that state, whatever was used in between. A zeroed stream pushes a frame that changes nothing. A push that fails
+    leaves no frame. flags: DS_PUSH_*, DS_POP_WAIT_BACK. */
+DSDEF DS_MUST_USE ds_result ds_stream_push(ds_stream stream, unsigned flags);
+/** Undoes the thread's latest ds_stream_push. DS_ERR_ILLEGAL_STATE without one, or when a device was pushed after it. */
+DSDEF DS_MUST_USE ds_result ds_stream_pop(void);
+
+/** State of DS_STREAM_SCOPE and DS_DEVICE_SCOPE. */
+typedef struct ds_scope { int pushed; int once; } ds_scope;
+/** Enters a scope; used by DS_STREAM_SCOPE. */
+DSDEF ds_scope ds_stream_scope_enter(ds_stream stream, unsigned flags);
+/** Leaves it; used by DS_STREAM_SCOPE. */
+DSDEF void ds_stream_scope_leave(ds_scope *scope);
+/** Enters a scope; used by DS_DEVICE_SCOPE. */
+DSDEF ds_scope ds_device_scope_enter(ds_device device);
+/** Leaves it; used by DS_DEVICE_SCOPE. */
+DSDEF void ds_device_scope_leave(ds_scope *scope);
+
+/* ---- events -------------------------------------------------------------------------------------------------- */
+
+/** An event: a point in a stream's work. Zeroed: none. */
+typedef struct ds_event { uint64_t id; } ds_event;
+
+enum {
+    DS_EVENT_DEFAULT = 0,       /**< no timing: the cheapest */
+    DS_EVENT_TIMING = 1,        /**< keeps the time at which the record is reached */
+    DS_EVENT_BLOCKING_WAIT = 2, /**< ds_event_synchronize sleeps at once instead of spinning first */
+    DS_EVENT_INTERPROCESS = 4,  /**< may be shared between processes; not with DS_EVENT_TIMING */
+    DS_EVENT_CUPY = 1           /**< CuPy's default: timing on */
+};
+
+/** Creates an event; it belongs to no device until it is recorded. label may be NULL; it is copied. */
+DSDEF DS_MUST_USE ds_result ds_event_create(unsigned flags, const char *label, ds_event *out);
+/** The handle becomes invalid; streams that wait for the event still do. Returns at once. */
+DSDEF DS_MUST_USE ds_result ds_event_destroy(ds_event event);
+/** Marks the present end of the stream's work. A later record replaces it for later waits only. The first record binds
+    the event to the stream's device; recording on another one is DS_ERR_DEVICE_MISMATCH. */
+DSDEF DS_MUST_USE ds_result ds_event_record(ds_event event, ds_stream stream);
+/** Creates an event and records it on the stream. */
+DSDEF DS_MUST_USE ds_result ds_stream_record_new(ds_stream stream, unsigned flags, ds_event *out);
+/** Later work on the stream starts after the event's record as of this call, whatever is recorded afterwards. The stream
+    may be on another device of the same driver. An unrecorded event is complete. Returns at once. */
+DSDEF DS_MUST_USE ds_result ds_stream_wait_event(ds_stream stream, ds_event event);
+/** Later work on the stream starts after all work put on `other` before this call. Needs no event. */
+DSDEF DS_MUST_USE ds_result ds_stream_wait_stream(ds_stream stream, ds_stream other);
+/** DS_OK when the record is reached (or there is none), DS_NOT_READY, or DS_ERR_FAILED. Never blocks. */
+DSDEF DS_MUST_USE ds_result ds_event_query(ds_event event);
+/** Blocks until the record as of the call is reached; see ds_stream_synchronize. */
+DSDEF DS_MUST_USE ds_result ds_event_synchronize(ds_event event);
+/** As ds_event_synchronize, for at most timeout_ns nanoseconds; then DS_NOT_READY. */
+DSDEF DS_MUST_USE ds_result ds_event_synchronize_for(ds_event event, uint64_t timeout_ns);
+/** Milliseconds from one record to another, negative when they are the other way round. Checked in torch's order: both
+    with timing (DS_ERR_NO_TIMING), both recorded (DS_ERR_NOT_RECORDED), both reached (DS_NOT_READY), same device
+    (DS_ERR_DEVICE_MISMATCH). CPU driver: nanosecond clock, read when the stream reaches the record. */
+DSDEF DS_MUST_USE ds_result ds_event_elapsed_ms(ds_event start, ds_event end, double *out_ms);
+/** The device of the first record; a zeroed device before it. */
+DSDEF DS_MUST_USE ds_result ds_event_device(ds_event event, ds_device *out);
+/** The flags it was created with. */
+DSDEF DS_MUST_USE ds_result ds_event_flags(ds_event event, unsigned *out);
+
+/* ---- memory -------------------------------------------------------------------------------------------------- */
+
+/** Kinds of memory a pointer may point to. */
+typedef enum ds_memory_kind {
+    DS_MEMORY_PAGEABLE = 0,  /**< ordinary host memory */
+    DS_MEMORY_PINNED = 1,    /**< host memory from ds_host_alloc */
+    DS_MEMORY_REGISTERED = 2,/**< host memory given to ds_host_register */
+    DS_MEMORY_DEVICE = 3     /**< memory from ds_alloc */
+} ds_memory_kind;
+
+/** What ds_pointer_query tells. */
+typedef struct ds_pointer_info {
+    ds_memory_kind kind; /**< kind of memory */
+    ds_device device;    /**< device memory: its device; else host */
+    void *base;          /**< start of the allocation or registered range; NULL for pageable memory */
+    size_t size;         /**< its size in bytes; 0 for pageable memory */
+} ds_pointer_info;
+
+/** Allocates size bytes of device memory, aligned to 512. Does not wait for any work. size 0 gives NULL and DS_OK.
+    Uninitialised. (Plain; a caching allocator comes in its own header.) */
+DSDEF DS_MUST_USE ds_result ds_alloc(ds_device device, size_t size, void **out);
+/** Allocates height rows of width bytes; *out_pitch is the distance of rows in bytes. */
+DSDEF DS_MUST_USE ds_result ds_alloc_pitch(ds_device device, size_t width, size_t height, void **out, size_t *out_pitch);
+/** Frees device memory. Blocks until all work of its device is done, as cudaFree does. NULL is allowed. Anything that is
+    not the start of an allocation is DS_ERR_INVALID_VALUE. */
+DSDEF DS_MUST_USE ds_result ds_free(void *ptr);
+/** Allocates pinned host memory, which copies reach without blocking; aligned to 512. size 0 gives NULL and DS_OK. */
+DSDEF DS_MUST_USE ds_result ds_host_alloc(size_t size, void **out);
+/** Frees it; blocks until the work of all devices is done, as cudaFreeHost may. NULL is allowed. */
+DSDEF DS_MUST_USE ds_result ds_host_free(void *ptr);
+/** Pins memory of the caller's. A range that touches a known one is DS_ERR_INVALID_VALUE. */
+DSDEF DS_MUST_USE ds_result ds_host_register(void *ptr, size_t size);
+/** Undoes ds_host_register; ptr is the start of the range. Blocks until the work of all devices is done. */
+DSDEF DS_MUST_USE ds_result ds_host_unregister(void *ptr);
+/** Tells what a pointer points to. Unknown addresses, NULL included, are pageable host memory. */
+DSDEF DS_MUST_USE ds_result ds_pointer_query(const void *ptr, ds_pointer_info *out);
+
+/* ---- copies and fills ---------------------------------------------------------------------------------------- */
+
+/** Copies size bytes, in stream order, between any memory: host and device, within and between devices (directly
+    where the devices can reach each other, else staged through host memory). Ranges must not overlap. A copy that
+    touches pageable host memory blocks until it is done; others return at once, and both ranges must stay valid until
+    the stream has passed the copy. Up to 16 KiB on an idle stream may be done before the call returns.
+    A range that leaves its allocation is DS_ERR_INVALID_VALUE. size 0 does nothing. */
+DSDEF DS_MUST_USE ds_result ds_copy(void *dst, const void *src, size_t size, ds_stream stream);
+/** Copies height rows of width bytes; pitches are the distances of rows in bytes and at least width. Else as ds_copy. */
+DSDEF DS_MUST_USE ds_result ds_copy_2d(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width,
+                                       size_t height, ds_stream stream);
+/** As ds_copy, and says between which devices; a pointer that is not on the device named is DS_ERR_DEVICE_MISMATCH. */
+DSDEF DS_MUST_USE ds_result ds_copy_peer(void *dst, ds_device dst_device, const void *src, ds_device src_device,
+                                         size_t size, ds_stream stream);
+/** Sets count elements of value_size (1, 2 or 4) bytes to the low bytes of value, in stream order. Device or pinned memory:
+    returns at once; pageable memory: blocks. ptr must be a multiple of value_size. */
+DSDEF DS_MUST_USE ds_result ds_fill(void *ptr, uint32_t value, size_t value_size, size_t count, ds_stream stream);
+/** The same for height rows of width elements; pitch is the distance of rows in bytes, a multiple of value_size. */
+DSDEF DS_MUST_USE ds_result ds_fill_2d(void *ptr, size_t pitch, uint32_t value, size_t value_size, size_t width,
+                                       size_t height, ds_stream stream);
+
+/* ---- host functions ------------------------------------------------------------------------------------------ */
+
+/** Runs on a thread of devstream's. */
+typedef void (*ds_host_fn)(void *user);
+/** Gets the stream, DS_OK or the failure of the stream, and the user's pointer. */
+typedef void (*ds_callback_fn)(ds_stream stream, ds_result status, void *user);
+
+/** Runs fn(user) once when the stream reaches it; later work on the stream waits for it, other streams do not. Skipped
+    after a failure. dtor_fn(user), when given, runs exactly once in every case: after fn, when fn is skipped, and also
+    when this call fails. */
+DSDEF DS_MUST_USE ds_result ds_launch_host_func(ds_stream stream, ds_host_fn fn, void *user, ds_host_fn dtor_fn);
+/** Runs fn(stream, status, user) exactly once when the stream reaches it, after a failure too; else as
+    ds_launch_host_func. When the call itself fails, fn does not run, dtor_fn does. */
+DSDEF DS_MUST_USE ds_result ds_add_callback(ds_stream stream, ds_callback_fn fn, void *user, ds_host_fn dtor_fn);
+
+/* ---- kernels ------------------------------------------------------------------------------------------------- */
+
+/** A kernel: a function over many items. Zeroed: none. */
+typedef struct ds_kernel { uint64_t id; } ds_kernel;
+
+/** The CPU form: handles items first .. first+count-1 with the arguments given at launch. May be called for parts of the
+    range from several threads at once, like the threads of a GPU; a launch of one item is one call. Returns 0; anything
+    else fails the device, as a fault on a GPU does. */
+typedef int (*ds_kernel_fn)(size_t first, size_t count, const void *args);
+
+/** What a parameter is. */
+typedef enum ds_param_kind {
+    DS_PARAM_VALUE = 0,      /**< a value */
+    DS_PARAM_READ = 1,       /**< a pointer to memory that is read */
+    DS_PARAM_WRITE = 2,      /**< a pointer to memory that is written */
+    DS_PARAM_READ_WRITE = 3, /**< both */
+    DS_PARAM_FIRST = 4,      /**< CUDA form only: index of the first item (size 4 or 8); not in the struct */
+    DS_PARAM_COUNT = 5       /**< CUDA form only: number of items (size 4 or 8); not in the struct */
+} ds_param_kind;
+
+/** One parameter of a kernel, in the order of the CUDA form. */
+typedef struct ds_param {
+    ds_param_kind kind; /**< what it is */
+    size_t offset;      /**< in the argument struct */
+    size_t size;        /**< in bytes; a pointer's is sizeof(void *) */
+} ds_param;
+
+/** Where the CUDA form of a kernel comes from; unused on the CPU driver. */
+typedef struct ds_kernel_cuda {
+    const void *image;       /**< PTX text, cubin or fatbin; must outlive the kernel */
+    size_t image_size;       /**< its size in bytes; 0: PTX text with a terminating zero */
+    const char *entry;       /**< name of the function in the image */
+    const void *native_fn;   /**< or: a function that nvcc registered */
+    unsigned block;          /**< threads of a block when launched over items; 0: 256 */
+    unsigned shared_bytes;   /**< dynamic shared memory when launched over items */
+} ds_kernel_cuda;
+
+/** Largest argument struct in bytes. */
+#define DS_KERNEL_MAX_ARGS 4096
+
+/** What ds_kernel_create takes. */
+typedef struct ds_kernel_desc {
+    const char *name;       /**< for messages; copied; required */
+    ds_kernel_fn cpu_fn;    /**< the CPU form; NULL: the kernel cannot run on CPU devices */
+    size_t args_size;       /**< size of the argument struct, 0 to DS_KERNEL_MAX_ARGS */
+    const ds_param *params; /**< its parameters; copied */
+    size_t param_count;     /**< number of them */
+    ds_kernel_cuda cuda;    /**< the CUDA form */
+    size_t grain;           /**< CPU: fewest items worth a call of cpu_fn, 0: 1; SIZE_MAX: never split a launch */
+} ds_kernel_desc;
+
+/** An explicit launch configuration. */
+typedef struct ds_grid {
+    unsigned grid[3];      /**< blocks in x, y, z; 0 counts as 1 in y and z */
+    unsigned block[3];     /**< threads of a block in x, y, z; 0 counts as 1 */
+    unsigned shared_bytes; /**< dynamic shared memory of a block */
+} ds_grid;
+
+/** Creates a kernel, for all devices. */
+DSDEF DS_MUST_USE ds_result ds_kernel_create(const ds_kernel_desc *desc, ds_kernel *out);
+/** The handle becomes invalid; launches that are pending still run. */
+DSDEF DS_MUST_USE ds_result ds_kernel_destroy(ds_kernel kernel);
+/** Launches the kernel over items 0 .. items-1 in stream order. args_size must be the one of the desc; the struct is
+    copied before the call returns. items 0 does nothing. */
+DSDEF DS_MUST_USE ds_result ds_launch(ds_kernel kernel, size_t items, const void *args, size_t args_size,
+                                      ds_stream stream);
+/** Launches the kernel over an explicit grid. The CPU form gets the linear index of the thread, block by block (x fastest),
+    as its item. */
+DSDEF DS_MUST_USE ds_result ds_launch_grid(ds_kernel kernel, const ds_grid *grid, const void *args, size_t args_size,
+                                           ds_stream stream);
+
+/* ---- call sites ---------------------------------------------------------------------------------------------- */
+
+/** Where a verb was called; each verb takes and clears it. */
+typedef struct ds_site { const char *file; int line; } ds_site;
+
+/** The calling thread's site for its next call. */
+DSDATA __thread ds_site ds_call_site;
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+
+#define DS_JOIN2_(a, b) a##b
+#define DS_JOIN_(a, b) DS_JOIN2_(a, b)
+#ifdef __cplusplus
+struct ds_stream_guard_ {
+    ds_scope s;
+    ds_stream_guard_(ds_stream stream, unsigned flags) : s(ds_stream_scope_enter(stream, flags)) {}
+    ~ds_stream_guard_() { ds_stream_scope_leave(&s); }
+private:
+    ds_stream_guard_(const ds_stream_guard_ &);
+    ds_stream_guard_ &operator=(const ds_stream_guard_ &);
+};
+struct ds_device_guard_ {
+    ds_scope s;
+    explicit ds_device_guard_(ds_device device) : s(ds_device_scope_enter(device)) {}
+    ~ds_device_guard_() { ds_device_scope_leave(&s); }
+private:
+    ds_device_guard_(const ds_device_guard_ &);
+    ds_device_guard_ &operator=(const ds_device_guard_ &);
+};
+#define DS_SCOPE_(var, guard, args) for (guard var args; var.s.once; var.s.once = 0)
+#define DS_STREAM_SCOPE_FLAGS(stream, flags) DS_SCOPE_(DS_JOIN_(ds_scope_, __LINE__), ds_stream_guard_, (stream, flags))
+#define DS_DEVICE_SCOPE(device) DS_SCOPE_(DS_JOIN_(ds_scope_, __LINE__), ds_device_guard_, (device))
+#else
+#define DS_SCOPE_(var, enter, leave) \
+    for (ds_scope var __attribute__((cleanup(leave))) = enter; var.once; var.once = 0)
+#define DS_STREAM_SCOPE_FLAGS(stream, flags) \
+    DS_SCOPE_(DS_JOIN_(ds_scope_, __LINE__), ds_stream_scope_enter(stream, flags), ds_stream_scope_leave)
+#define DS_DEVICE_SCOPE(device) DS_SCOPE_(DS_JOIN_(ds_scope_, __LINE__), ds_device_scope_enter(device), ds_device_scope_leave)
+#endif
+/* DS_STREAM_SCOPE(stream) { ... }: ds_stream_push before the block and ds_stream_pop however it is left (break, return and
+   goto included). When the push fails the block is not entered, and ds_last_error() says why. */
+#define DS_STREAM_SCOPE(stream) DS_STREAM_SCOPE_FLAGS(stream, 0u)
+
+#ifndef DEVSTREAM_NO_SITES
+/* Each verb as a macro of the same name, which stores the caller's file and line for the function to take. */
+#define DS_HERE_ ((void)(ds_call_site.file = __FILE__, ds_call_site.line = __LINE__))
+#define ds_init(...) (DS_HERE_, ds_init(__VA_ARGS__))
+#define ds_shutdown() (DS_HERE_, ds_shutdown())
+#define ds_backend_get(...) (DS_HERE_, ds_backend_get(__VA_ARGS__))
+#define ds_backend_report(...) (DS_HERE_, ds_backend_report(__VA_ARGS__))
+#define ds_device_count(...) (DS_HERE_, ds_device_count(__VA_ARGS__))
+#define ds_device_parse(...) (DS_HERE_, ds_device_parse(__VA_ARGS__))
+#define ds_device_print(...) (DS_HERE_, ds_device_print(__VA_ARGS__))
+#define ds_device_get(...) (DS_HERE_, ds_device_get(__VA_ARGS__))
+#define ds_device_set(...) (DS_HERE_, ds_device_set(__VA_ARGS__))
+#define ds_device_push(...) (DS_HERE_, ds_device_push(__VA_ARGS__))
+#define ds_device_pop() (DS_HERE_, ds_device_pop())
+#define ds_device_get_properties(...) (DS_HERE_, ds_device_get_properties(__VA_ARGS__))
+#define ds_uuid_print(...) (DS_HERE_, ds_uuid_print(__VA_ARGS__))
+#define ds_device_memory_info(...) (DS_HERE_, ds_device_memory_info(__VA_ARGS__))
+#define ds_device_synchronize(...) (DS_HERE_, ds_device_synchronize(__VA_ARGS__))
+#define ds_device_reset(...) (DS_HERE_, ds_device_reset(__VA_ARGS__))
+#define ds_device_can_access_peer(...) (DS_HERE_, ds_device_can_access_peer(__VA_ARGS__))
+#define ds_device_priority_range(...) (DS_HERE_, ds_device_priority_range(__VA_ARGS__))
+#define ds_priority_from_paddle(...) (DS_HERE_, ds_priority_from_paddle(__VA_ARGS__))
+#define ds_stream_create(...) (DS_HERE_, ds_stream_create(__VA_ARGS__))
+#define ds_stream_retain(...) (DS_HERE_, ds_stream_retain(__VA_ARGS__))
+#define ds_stream_destroy(...) (DS_HERE_, ds_stream_destroy(__VA_ARGS__))
+#define ds_stream_query(...) (DS_HERE_, ds_stream_query(__VA_ARGS__))
+#define ds_stream_synchronize(...) (DS_HERE_, ds_stream_synchronize(__VA_ARGS__))
+#define ds_stream_synchronize_for(...) (DS_HERE_, ds_stream_synchronize_for(__VA_ARGS__))
+#define ds_stream_legacy(...) (DS_HERE_, ds_stream_legacy(__VA_ARGS__))
+#define ds_stream_per_thread(...) (DS_HERE_, ds_stream_per_thread(__VA_ARGS__))
+#define ds_stream_default(...) (DS_HERE_, ds_stream_default(__VA_ARGS__))
+#define ds_stream_wrap(...) (DS_HERE_, ds_stream_wrap(__VA_ARGS__))
+#define ds_stream_export(...) (DS_HERE_, ds_stream_export(__VA_ARGS__))
+#define ds_stream_unwrap(...) (DS_HERE_, ds_stream_unwrap(__VA_ARGS__))
+#define ds_stream_id(...) (DS_HERE_, ds_stream_id(__VA_ARGS__))
+#define ds_stream_device(...) (DS_HERE_, ds_stream_device(__VA_ARGS__))
+#define ds_stream_flags(...) (DS_HERE_, ds_stream_flags(__VA_ARGS__))
+#define ds_stream_priority(...) (DS_HERE_, ds_stream_priority(__VA_ARGS__))
+#define ds_stream_label(...) (DS_HERE_, ds_stream_label(__VA_ARGS__))
+#define ds_stream_current(...) (DS_HERE_, ds_stream_current(__VA_ARGS__))
+#define ds_stream_use(...) (DS_HERE_, ds_stream_use(__VA_ARGS__))
+#define ds_stream_push(...) (DS_HERE_, ds_stream_push(__VA_ARGS__))
+#define ds_stream_pop() (DS_HERE_, ds_stream_pop())
+#define ds_stream_scope_enter(...) (DS_HERE_, ds_stream_scope_enter(__VA_ARGS__))
+#define ds_device_scope_enter(...) (DS_HERE_, ds_device_scope_enter(__VA_ARGS__))
+#define ds_event_create(...) (DS_HERE_, ds_event_create(__VA_ARGS__))
+#define ds_event_destroy(...) (DS_HERE_, ds_event_destroy(__VA_ARGS__))
+#define ds_event_record(...) (DS_HERE_, ds_event_record(__VA_ARGS__))
+#define ds_stream_record_new(...) (DS_HERE_, ds_stream_record_new(__VA_ARGS__))
+#define ds_stream_wait_event(...) (DS_HERE_, ds_stream_wait_event(__VA_ARGS__))
+#define ds_stream_wait_stream(...) (DS_HERE_, ds_stream_wait_stream(__VA_ARGS__))
+#define ds_event_query(...) (DS_HERE_, ds_event_query(__VA_ARGS__))
+#define ds_event_synchronize(...) (DS_HERE_, ds_event_synchronize(__VA_ARGS__))
+#define ds_event_synchronize_for(...) (DS_HERE_, ds_event_synchronize_for(__VA_ARGS__))
+#define ds_event_elapsed_ms(...) (DS_HERE_, ds_event_elapsed_ms(__VA_ARGS__))
+#define ds_event_device(...) (DS_HERE_, ds_event_device(__VA_ARGS__))
+#define ds_event_flags(...) (DS_HERE_, ds_event_flags(__VA_ARGS__))
+#define ds_alloc(...) (DS_HERE_, ds_alloc(__VA_ARGS__))
+#define ds_alloc_pitch(...) (DS_HERE_, ds_alloc_pitch(__VA_ARGS__))
+#define ds_free(...) (DS_HERE_, ds_free(__VA_ARGS__))
+#define ds_host_alloc(...) (DS_HERE_, ds_host_alloc(__VA_ARGS__))
+#define ds_host_free(...) (DS_HERE_, ds_host_free(__VA_ARGS__))
+#define ds_host_register(...) (DS_HERE_, ds_host_register(__VA_ARGS__))
+#define ds_host_unregister(...) (DS_HERE_, ds_host_unregister(__VA_ARGS__))
+#define ds_pointer_query(...) (DS_HERE_, ds_pointer_query(__VA_ARGS__))
+#define ds_copy(...) (DS_HERE_, ds_copy(__VA_ARGS__))
+#define ds_copy_2d(...) (DS_HERE_, ds_copy_2d(__VA_ARGS__))
+#define ds_copy_peer(...) (DS_HERE_, ds_copy_peer(__VA_ARGS__))
+#define ds_fill(...) (DS_HERE_, ds_fill(__VA_ARGS__))
+#define ds_fill_2d(...) (DS_HERE_, ds_fill_2d(__VA_ARGS__))
+#define ds_launch_host_func(...) (DS_HERE_, ds_launch_host_func(__VA_ARGS__))
+#define ds_add_callback(...) (DS_HERE_, ds_add_callback(__VA_ARGS__))
+#define ds_kernel_create(...) (DS_HERE_, ds_kernel_create(__VA_ARGS__))
+#define ds_kernel_destroy(...) (DS_HERE_, ds_kernel_destroy(__VA_ARGS__))
+#define ds_launch(...) (DS_HERE_, ds_launch(__VA_ARGS__))
+#define ds_launch_grid(...) (DS_HERE_, ds_launch_grid(__VA_ARGS__))
+#endif /* DEVSTREAM_NO_SITES */
+
+#ifndef DEVSTREAM_NO_CPU
+#if defined(__has_include)
+#if !__has_include("devstream_cpu.h") && !defined(DEVSTREAM_CPU_H_INCLUDED)
+#error "devstream.h needs devstream_cpu.h beside it, or DEVSTREAM_NO_CPU"
+#endif
+#endif
+#include "devstream_cpu.h"
+#endif
+
+#endif /* DEVSTREAM_H_INCLUDED */
+
+/* ================================================================================================================ */
+#if defined(DEVSTREAM_IMPLEMENTATION) && !defined(DEVSTREAM_H_IMPLEMENTED)
+#define DEVSTREAM_H_IMPLEMENTED
+#ifdef __cplusplus
+#error "devstream is implemented in C: compile devstream.c with a C compiler and link it; the declarations work in C++"
+#else
+
+#if !defined(__x86_64__) && !defined(__aarch64__)
+#error "devstream is implemented for x86-64 and aarch64 only, so far"
+#endif
+#if !defined(__STDC_VERSION__) || __STDC_VERSION__ < 201112L || defined(__STDC_NO_ATOMICS__)
+#error "devstream needs C11 with atomics: compile with -std=c11 or newer"
+#endif
+
+#include <errno.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+/* ---- >>os: all that depends on Linux, the C library and the processor ----------------------------------------- */
+
+/* What strict -std=c11 hides. */
+extern long syscall(long number, ...);
+extern int clock_gettime(int clock, struct timespec *out); /* clockid_t is an int in glibc and musl */
+
+#define DS__LIKELY(x) __builtin_expect(!!(x), 1)
+#define DS__UNLIKELY(x) __builtin_expect(!!(x), 0)
+#define DS__FOREVER UINT64_MAX
+
+#if defined(__SANITIZE_THREAD__)
+#define DS__SANITIZED 1
+#elif defined(__SANITIZE_ADDRESS__)
+#define DS__SANITIZED 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer) || __has_feature(address_sanitizer) || __has_feature(memory_sanitizer)
+#define DS__SANITIZED 1
+#endif
+#endif
+
+/* Nanoseconds of the monotonic clock. */
+static uint64_t ds__now_ns(void) {
+    struct timespec t;
+    clock_gettime(1 /* CLOCK_MONOTONIC */, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static inline void ds__pause(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#else
+    __asm__ __volatile__("yield");
+#endif
+}
+
+/* Sleeps while *word == value; returns at a wake, a signal, or after timeout_ns. */
+static void ds__futex_wait(_Atomic uint32_t *word, uint32_t value, uint64_t timeout_ns) {
+    struct timespec t;
+    struct timespec *limit = NULL;
+    if (timeout_ns != DS__FOREVER) {
+        t.tv_sec = (time_t)(timeout_ns / 1000000000u);
+        t.tv_nsec = (long)(timeout_ns % 1000000000u);
+        limit = &t;
+    }
+    syscall(SYS_futex, word, 128 /* FUTEX_WAIT_PRIVATE */, value, limit, NULL, 0);
+}
+
+static void ds__futex_wake(_Atomic uint32_t *word, int count) {
+    syscall(SYS_futex, word, 129 /* FUTEX_WAKE_PRIVATE */, count, NULL, NULL, 0);
+}
+
+/* Processors this process may run on. */
+static int ds__os_processors(void) {
+    unsigned long mask[64];
+    long bytes = syscall(SYS_sched_getaffinity, 0, sizeof mask, mask);
+    int n = 0;
+    for (long i = 0; i < bytes / (long)sizeof mask[0]; i++) n += __builtin_popcountl(mask[i]);
+    return n > 0 ? n : 1;
+}
+
+static size_t ds__os_memory(void) {
+    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    return pages > 0 && page > 0 ? (size_t)pages * (size_t)page : (size_t)1 << 30;
+}
+
+/* The library's threads take no signals: handlers run on the threads of the program. */
+static void ds__os_block_signals(void) {
+    uint64_t all = ~(uint64_t)0;
+    syscall(SYS_rt_sigprocmask, 2 /* SIG_SETMASK */, &all, NULL, sizeof all);
+}
+
+/* A lock for a few dozen instructions. A waiter yields, because on few processors the holder may be off the processor. */
+typedef struct ds__lock { _Atomic uint32_t taken; } ds__lock;
+
+static inline int ds__trylock(ds__lock *lock) {
+    return atomic_exchange_explicit(&lock->taken, 1, memory_order_acquire) == 0;
+}
+static void ds__lock_slow(ds__lock *lock) {
+    for (int spins = 0; ; spins++) {
+        if (atomic_load_explicit(&lock->taken, memory_order_relaxed) == 0 && ds__trylock(lock)) return;
+        if (spins < 64) ds__pause(); else syscall(SYS_sched_yield);
+    }
+}
+static inline void ds__lock_take(ds__lock *lock) { if (DS__UNLIKELY(!ds__trylock(lock))) ds__lock_slow(lock); }
+static inline void ds__lock_give(ds__lock *lock) { atomic_store_explicit(&lock->taken, 0, memory_order_release); }
+
+/* ---- >>errors ------------------------------------------------------------------------------------------------- */
+
+typedef struct ds__thread ds__thread;
+
+/* What each thread has; the rest of its state hangs on `thread`, which a use of the thread's device or streams makes. */
+typedef struct ds__tls_block {
+    const char *fn;      /* the public function that runs */
+    ds_site site;        /* where it was called from */
+    int in_callback;     /* inside of the user's code that devstream runs */
+    uint32_t epoch;      /* ds__g.epoch for which `thread` is valid */
+    ds__thread *thread;
+    char error[512];
+} ds__tls_block;
+static __thread ds__tls_block ds__tls;
+
+#ifndef DEVSTREAM_STATIC
+__thread ds_site ds_call_site;
+#endif
+
+static void ds__log(ds_log_level level, int id, const char *text);
+
+DSDEF const char *(ds_result_name)(ds_result result) {
+    switch (result) {
+#define DS__CASE(name, value, text) case name: return #name;
+    DS_RESULTS(DS__CASE)
+#undef DS__CASE
+    case DS_RESULT_FORCE_INT_: break;
+    }
+    return "DS_UNKNOWN_RESULT";
+}
+DSDEF const char *(ds_result_text)(ds_result result) {
+    switch (result) {
+#define DS__CASE(name, value, text) case name: return text;
+    DS_RESULTS(DS__CASE)
+#undef DS__CASE
+    case DS_RESULT_FORCE_INT_: break;
+    }
+    return "not a result of devstream";
+}
+DSDEF const char *(ds_last_error)(void) { return ds__tls.error; }
+
+/* Stores the thread's sentence, "file:line: ds_copy: ...", and returns the code. */
+__attribute__((format(printf, 2, 3), cold, noinline))
+static ds_result ds__fail(ds_result code, const char *format, ...) {
+    ds__tls_block *t = &ds__tls;
+    size_t size = sizeof t->error, n = 0;
+    int w = t->site.file ? snprintf(t->error, size, "%s:%d: %s: ", t->site.file, t->site.line, t->fn)
+                         : snprintf(t->error, size, "%s: ", t->fn ? t->fn : "devstream");
+    if (w > 0) n = (size_t)w < size ? (size_t)w : size - 1;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(t->error + n, size - n, format, args);
+    va_end(args);
+    ds__log(DS_LOG_ERROR, code, t->error);
+    return code;
+}
+
+/* ---- >>bookkeeping memory ------------------------------------------------------------------------------------- */
+
+static void *ds__alloc(size_t size);   /* zeroed; NULL when out of memory */
+static void ds__release(void *ptr);
+static char *ds__copy_text(const char *text, size_t longest) {
+    size_t n = strlen(text);
+    if (n > longest) n = longest;
+    char *copy = ds__alloc(n + 1);
+    if (copy) memcpy(copy, text, n);
+    return copy;
+}
+
+/* ---- >>handles ------------------------------------------------------------------------------------------------ */
+
+/* Policy. A handle is index + 1 and generation. A slot's word is generation (32) | state (2) | references (30): one for
+   the owners, one per call that is inside (a pin), one per current-stream slot. Destroying drops the owners' reference
+   and the handle is stale at once; who drops the last reference of a dying slot frees the object. Slots live in
+   chunks that never move, so a look-up takes no lock; a stale look-up may touch the count of a slot that has another
+   life by now, which is harmless: the count goes up and down, and only a dying slot is ever freed. */
+enum { DS__FREE = 0, DS__ALIVE = 1, DS__DYING = 2 };
+#define DS__REFS(word) ((uint32_t)(word) & 0x3fffffffu)
+#define DS__STATE(word) ((uint32_t)((word) >> 30) & 3u)
+#define DS__GENERATION(word) ((uint32_t)((word) >> 32))
+
+typedef struct ds__slot {
+    _Atomic uint64_t word;
+    uint32_t index;
+    uint32_t next_free; /* index + 1 */
+} ds__slot;
+
+#define DS__FIRST_CHUNK 64u
+typedef struct ds__table {
+    const char *what;          /* "stream" */
+    size_t element, keep;      /* size of the object, which begins with a ds__slot; bytes that outlive it */
+    void (*free_fn)(void *object);
+    ds__lock lock;
+    uint32_t used, free_head, alive;
+    _Atomic(char *) chunk[25]; /* chunk i holds DS__FIRST_CHUNK << i objects */
+} ds__table;
+
+static inline ds__slot *ds__slot_at(ds__table *t, uint32_t index) {
+    uint32_t c = 31u - (uint32_t)__builtin_clz(index / DS__FIRST_CHUNK + 1);
+    if (DS__UNLIKELY(c >= 25)) return NULL;
+    char *chunk = atomic_load_explicit(&t->chunk[c], memory_order_acquire);
+    if (DS__UNLIKELY(!chunk)) return NULL;
+    return (ds__slot *)(void *)(chunk + (size_t)(index - (DS__FIRST_CHUNK << c) + DS__FIRST_CHUNK) * t->element);
+}
+
+static inline uint64_t ds__handle(const ds__slot *slot) {
+    uint64_t word = atomic_load_explicit(&slot->word, memory_order_relaxed);
+    return (word & 0xffffffff00000000u) | (slot->index + 1);
+}
+
+/* A slot for a new object, alive with one reference but reachable only by the handle returned later; NULL: no memory. */
+static void *ds__table_add(ds__table *t) {
+    ds__slot *slot = NULL;
+    ds__lock_take(&t->lock);
+    if (t->free_head) {
+        slot = ds__slot_at(t, t->free_head - 1);
+        t->free_head = slot->next_free;
+    } else {
+        uint32_t c = 31u - (uint32_t)__builtin_clz(t->used / DS__FIRST_CHUNK + 1);
+        if (c < 25 && !atomic_load_explicit(&t->chunk[c], memory_order_relaxed)) {
+            size_t count = (size_t)DS__FIRST_CHUNK << c;
+            char *chunk = ds__alloc(count * t->element);
+            if (chunk)
+                for (uint32_t i = 0; i < count; i++)
+                    ((ds__slot *)(void *)(chunk + i * t->element))->index = (DS__FIRST_CHUNK << c) - DS__FIRST_CHUNK + i;
+            atomic_store_explicit(&t->chunk[c], chunk, memory_order_release);
+        }
+        if (c < 25 && (slot = ds__slot_at(t, t->used)) != NULL) t->used++;
+    }
+    if (slot) {
+        t->alive++;
+        memset((char *)slot + t->keep, 0, t->element - t->keep);
+        /* next generation, alive, one reference; added, so that a stale look-up's transient count is not lost */
+        uint64_t word = atomic_load_explicit(&slot->word, memory_order_relaxed);
+        uint64_t wrap = DS__GENERATION(word) == UINT32_MAX ? 2u : 1u;
+        atomic_fetch_add_explicit(&slot->word, (wrap << 32) + ((uint64_t)DS__ALIVE << 30) + 1, memory_order_release);
+    }
+    ds__lock_give(&t->lock);
+    return slot;
+}
+
+static void ds__slot_reclaim(ds__table *t, ds__slot *slot) {
+    t->free_fn(slot);
+    ds__lock_take(&t->lock);
+    slot->next_free = t->free_head;
+    t->free_head = slot->index + 1;
+    t->alive--;
+    ds__lock_give(&t->lock);
+}
+
+static inline void ds__unpin(ds__table *t, void *object) {
+    ds__slot *slot = object;
+    uint64_t word = atomic_fetch_sub_explicit(&slot->word, 1, memory_order_acq_rel) - 1;
+    while (DS__UNLIKELY(DS__STATE(word) == DS__DYING && DS__REFS(word) == 0)) {
+        if (atomic_compare_exchange_weak_explicit(&slot->word, &word, word & 0xffffffff00000000u, memory_order_acq_rel,
+                                                  memory_order_acquire)) {
+            ds__slot_reclaim(t, slot);
+            return;
+        }
+    }
+}
+
+static inline void *ds__pin(ds__table *t, uint64_t id) {
+    uint32_t index = (uint32_t)id - 1, generation = (uint32_t)(id >> 32);
+    if (DS__UNLIKELY((uint32_t)id == 0)) return NULL;
+    ds__slot *slot = ds__slot_at(t, index);
+    if (DS__UNLIKELY(!slot)) return NULL;
+    uint64_t word = atomic_fetch_add_explicit(&slot->word, 1, memory_order_acq_rel);
+    if (DS__LIKELY(DS__GENERATION(word) == generation && DS__STATE(word) == DS__ALIVE)) return slot;
+    ds__unpin(t, slot);
+    return NULL;
+}
+
+/* Makes the handle stale and drops the owners' reference. The caller has a pin. 0: somebody else did it before. */
+static int ds__table_kill(ds__table *t, void *object) {
+    ds__slot *slot = object;
+    uint64_t word = atomic_load_explicit(&slot->word, memory_order_acquire);
+    while (DS__STATE(word) == DS__ALIVE)
+        if (atomic_compare_exchange_weak_explicit(&slot->word, &word, word + (1u << 30) - 1, memory_order_acq_rel,
+                                                  memory_order_acquire)) return 1;
+    (void)t;
+    return 0;
+}
+
+static void ds__table_destroy(ds__table *t) {
+    for (int c = 0; c < 25; c++) {
+        ds__release(atomic_load_explicit(&t->chunk[c], memory_order_relaxed));
+        atomic_store_explicit(&t->chunk[c], NULL, memory_order_relaxed);
+    }
+    t->used = t->free_head = t->alive = 0;
+}
+
+/* ---- >>objects ------------------------------------------------------------------------------------------------- */
+
+typedef struct ds__driver ds__driver;
+
+enum { DS__STREAM_NEW = 0, DS__STREAM_LEGACY = 1, DS__STREAM_PER_THREAD = 2 };
+
+typedef struct ds__stream {
+    ds__slot slot;
+    const ds__driver *driver;
+    void *native;                 /* the driver's stream */
+    uint64_t id;                  /* unique for the life of the process */
+    ds_device device;
+    int priority, requested;
+    unsigned flags;
+    uint8_t kind, borrowed;       /* DS__STREAM_*; 1: a wrapper that must not end the native stream */
+    uint8_t of_legacy;            /* 1: a wrapper of the legacy stream */
+    _Atomic uint8_t unwrapped;    /* 1: the native stream was given away */
+    _Atomic int owners;
+    char *label;
+    void (*release_fn)(void *user);
+    void *user;
+    ds_site made;
+} ds__stream;
+
+typedef struct ds__event {
+    ds__slot slot;
+    _Atomic(void *) native;       /* the driver's event, made at the first record */
+    const ds__driver *driver;     /* all CPU today; of the first record */
+    _Atomic int64_t device;       /* -1 unbound, else type << 32 | index */
+    unsigned flags;
+    char *label;
+    ds_site made;
+} ds__event;
+
+/* A launch takes one of `pins` and the driver gives one to `done` when it has passed it: two counters, on two cache
+   lines, so that the launching and the working thread do not fight for one. A destroyed kernel is freed by a later call
+   once they are equal. */
+typedef struct ds__kernel {
+    ds__slot slot;
+    _Atomic uint64_t pins;        /* these two go on counting when the slot is used again */
+    char pad[64];
+    _Atomic uint64_t done;
+    ds_kernel_fn cpu_fn;
+    size_t args_size, grain;
+    const char *name;
+    ds_param *params;
+    size_t param_count;
+    ds_kernel_cuda cuda;
+    ds_site made;
+    _Atomic uint32_t runs;        /* CPU driver: launches timed so far */
+    _Atomic uint32_t item_ns;     /* CPU driver: nanoseconds of an item, as last measured */
+    struct ds__kernel *next_dead;
+} ds__kernel;
+
+/* ---- >>operations and the driver table -------------------------------------------------------------------------- */
+
+enum { DS__OP_JUMP = 0, DS__OP_KERNEL, DS__OP_COPY, DS__OP_FILL, DS__OP_HOST, DS__OP_CALLBACK, DS__OP_RECORD, DS__OP_WAIT,
+       DS__OP_WAIT_STREAM };
+
+enum { DS__OP_STAGED = 1 }; /* copy: the devices cannot reach each other */
+
+/* A piece of stream work: what the core hands to a driver, what the CPU driver queues, what a layer sees. */
+typedef struct ds__op {
+    uint16_t kind, flags;
+    uint32_t line;
+    const char *file;             /* call site, or NULL */
+    union {
+        struct { ds__kernel *kernel; size_t items, args_size; const void *args; const ds_grid *grid; } kernel;
+        struct { void *dst; const void *src; size_t dst_pitch, src_pitch, width, height; } copy; /* bytes */
+        struct { void *dst; size_t pitch, value_size, width, height; uint32_t value; } fill;      /* width: elements */
+        struct { ds_host_fn fn; ds_callback_fn callback; void *user; ds_host_fn dtor_fn; uint64_t stream; } host;
+        struct { void *event; } event;       /* record, wait: the driver's event */
+        struct { void *stream; uint64_t upto; } wait; /* wait for another stream; the driver fills upto */
+        struct { void *stamp; } stamp;       /* CPU driver: a timed record in its queue */
+    } u;
+} ds__op;
+
+/* X(entry, parameters, arguments): everything a driver does, but starting, reporting and ending. Stream and event
+   arguments are the driver's own objects; device is an index. Makes the table, the fault layer and its names. */
+#define DS__ENTRIES(X) \
+    X(device_properties, (int device, ds_device_properties *out), (device, out)) \
+    X(device_memory, (int device, size_t *out_free, size_t *out_total), (device, out_free, out_total)) \
+    X(device_synchronize, (int device), (device)) \
+    X(device_reset, (int device), (device)) \
+    X(device_peer, (int device, int peer, int *out), (device, peer, out)) \
+    X(priority_range, (int device, int *out_least, int *out_greatest), (device, out_least, out_greatest)) \
+    X(stream_create, (int device, int kind, unsigned flags, int *priority, void **out), (device, kind, flags, priority, out)) \
+    X(stream_query, (void *stream), (stream)) \
+    X(stream_synchronize, (void *stream, uint64_t timeout_ns), (stream, timeout_ns)) \
+    X(stream_wrap, (int device, void *native, int own, unsigned *out_flags, int *out_priority), \
+      (device, native, own, out_flags, out_priority)) \
+    X(stream_native, (void *stream, void **out), (stream, out)) \
+    X(event_create, (unsigned flags, void **out), (flags, out)) \
+    X(event_query, (void *event), (event)) \
+    X(event_synchronize, (void *event, uint64_t timeout_ns), (event, timeout_ns)) \
+    X(event_elapsed, (void *start, void *end, double *out_ms), (start, end, out_ms)) \
+    X(submit, (void *stream, const ds__op *op), (stream, op)) \
+    X(memory_alloc, (int device, size_t size, void **out), (device, size, out)) \
+    X(memory_free, (int device, void *ptr), (device, ptr)) \
+    X(host_alloc, (size_t size, void **out), (size, out)) \
+    X(host_free, (void *ptr), (ptr)) \
+    X(host_register, (void *ptr, size_t size), (ptr, size)) \
+    X(host_unregister, (void *ptr), (ptr)) \
+    X(pointer_query, (const void *ptr, ds_pointer_info *out), (ptr, out))
+
+struct ds__driver {
+    const char *name;
+    ds_device_type type;
+    void (*probe)(ds_backend_info *out);    /* looks for devices; starts no thread */
+    ds_result (*start)(void);               /* before the first entry is called */
+    void (*stop)(void);                     /* drains, ends threads, frees */
+    void (*stream_destroy)(void *stream);   /* deferred until drained; cannot fail */
+    void (*stream_unwrap)(void *stream);    /* the object goes to the caller as a native handle */
+    void (*event_destroy)(void *event);
+#define DS__MEMBER(entry, parameters, arguments) ds_result (*entry) parameters;
+    DS__ENTRIES(DS__MEMBER)
+#undef DS__MEMBER
+};
+
+/* The inline rule, for every driver that runs on the caller's processor: when every stream that takes part is idle, the
+   caller may run the library's own copy or fill of at most this many bytes before returning; never the user's code. */
+#define DS__INLINE_BYTES 16384u
+
+static size_t ds__op_bytes(const ds__op *op) {
+    return op->kind == DS__OP_COPY ? op->u.copy.width * op->u.copy.height
+                                   : op->u.fill.width * op->u.fill.height * op->u.fill.value_size;
+}
+
+/* ---- >>state ---------------------------------------------------------------------------------------------------- */
+
+enum { DS__COLD = 0, DS__READY = 1, DS__FORKED = 2 };
+
+static struct {
+    _Atomic int state;           /* DS__COLD ... */
+    uint32_t epoch;              /* counts initialisations; a thread's state of an earlier one is void */
+    int configured;              /* ds_init was called */
+    pthread_mutex_t mutex;       /* initialisation and shutdown */
+    pthread_key_t key;           /* tells that a thread ends */
+    int atfork;                  /* the fork handler is installed, for good */
+    ds_init_desc desc;
+    int log_level, per_thread_default;
+    const ds__driver *driver[DS_BACKEND_COUNT]; /* with layers; NULL: not available */
+    ds_backend_info backend[DS_BACKEND_COUNT];
+    ds__table streams, events, kernels;
+    ds__lock lock;               /* of what follows */
+    ds__thread *threads;         /* all of them */
+    ds__kernel *dead_kernels;
+    _Atomic int dead;            /* ended threads and destroyed kernels that wait to be reclaimed */
+    _Atomic uint64_t next_stream_id;
+    ds_stream *legacy;           /* per device ordinal, made at first use */
+} ds__g = { .mutex = PTHREAD_MUTEX_INITIALIZER };
+
+static void *ds__alloc(size_t size) {
+    if (!ds__g.desc.allocator.alloc_fn) return calloc(1, size);
+    void *ptr = ds__g.desc.allocator.alloc_fn(size, ds__g.desc.allocator.user);
+    if (ptr) memset(ptr, 0, size);
+    return ptr;
+}
+static void ds__release(void *ptr) {
+    if (!ptr) return;
+    if (ds__g.desc.allocator.free_fn) ds__g.desc.allocator.free_fn(ptr, ds__g.desc.allocator.user);
+    else free(ptr);
+}
+
+static void ds__log(ds_log_level level, int id, const char *text) {
+    if ((int)level > ds__g.log_level) return;
+    if (!ds__g.desc.log_fn) { fprintf(stderr, "devstream: %s\n", text); return; }
+    ds_log_item item = { level, id, text, ds__tls.site.file, ds__tls.site.line };
+    ds__g.desc.log_fn(&item, ds__g.desc.log_user);
+}
+
+/* A launch of the kernel is over, `count` times; never touches the kernel afterwards. */
+static void ds__kernel_passed(ds__kernel *kernel, uint64_t count) {
+    atomic_fetch_add_explicit(&kernel->done, count, memory_order_release);
+}
+
+/* Copies a text from the environment's number, 0 when unset or not a number. */
+static uint64_t ds__env_number(const char *name) {
+    const char *text = getenv(name);
+    return text && *text ? strtoull(text, NULL, 0) : 0;
+}
+
+/* ---- the CPU driver ---------------------------------------------------------------------------------------------- */
+
+static ds_result ds__enter(const char *fn);
+
+#ifndef DEVSTREAM_NO_CPU
+#define DS__SEAM_READY
+#include "devstream_cpu.h"
+#endif
+
+/* ---- >>cuda: looks for CUDA; the driver itself comes with a later version ------------------------------------------ */
+
+#ifdef DEVSTREAM_CUDA
+#if defined(__has_include)
+#if !__has_include(<cuda_runtime_api.h>)
+#error "DEVSTREAM_CUDA needs cudart's headers: add -I with the folder of cuda_runtime_api.h"
+#endif
+#endif
+#if defined(__GNUC__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wpedantic"
+#endif
+#include <cuda_runtime_api.h>
+#if defined(__GNUC__)
+#pragma GCC diagnostic pop
+#endif
+static void ds__cuda_probe(ds_backend_info *out) {
+    int count = 0; /* untouched on failure */
+    cudaError_t error = cudaGetDeviceCount(&count);
+    if (error != cudaSuccess) {
+        (void)cudaGetLastError();
+        snprintf(out->reason, sizeof out->reason, "not taken: cudaGetDeviceCount says %d (%s)", (int)error, cudaGetErrorString(error));
+    } else {
+        snprintf(out->reason, sizeof out->reason, "not taken: %d found, but this version of devstream cannot run on them yet", count);
+    }
+}
+#else
+static void ds__cuda_probe(ds_backend_info *out) {
+    snprintf(out->reason, sizeof out->reason, "not taken: CUDA not compiled in: define DEVSTREAM_CUDA");
+}
+#endif
+
+static void ds__no_cpu_probe(ds_backend_info *out) {
+    snprintf(out->reason, sizeof out->reason, "not taken: compiled with DEVSTREAM_NO_CPU");
+}
+
+/* ---- >>fault: a layer that makes the n-th call of an entry fail ----------------------------------------------------- */
+
+static struct {
+    const ds__driver *next;
+    ds__driver table;
+    char entry[32];
+    _Atomic uint64_t left;
+} ds__fault;
+
+static int ds__fault_hit(const char *entry) {
+    if (strcmp(ds__fault.entry, "*") != 0 && strcmp(ds__fault.entry, entry) != 0) return 0;
+    return atomic_fetch_sub(&ds__fault.left, 1) == 1;
+}
+
+#define DS__FAULT_ENTRY(entry, parameters, arguments) \
+    static ds_result ds__fault_##entry parameters { \
+        if (DS__UNLIKELY(ds__fault_hit(#entry))) return ds__fail(DS_ERR_DRIVER, "injected fault in the driver's %s", #entry); \
+        return ds__fault.next->entry arguments; \
+    }
+DS__ENTRIES(DS__FAULT_ENTRY)
+#undef DS__FAULT_ENTRY
+
+static const ds__driver *ds__fault_layer(const ds__driver *next) {
+    ds__fault.next = next;
+    ds__fault.table = *next;
+#define DS__MEMBER(entry, parameters, arguments) ds__fault.table.entry = ds__fault_##entry;
+    DS__ENTRIES(DS__MEMBER)
+#undef DS__MEMBER
+    return &ds__fault.table;
+}
+
+/* "entry:n"; DS_ERR_INVALID_VALUE for an unknown entry or a bad number. */
+static ds_result ds__fault_parse(const char *text) {
+    static const char *const names[] = {
+#define DS__NAME(entry, parameters, arguments) #entry,
+        DS__ENTRIES(DS__NAME)
+#undef DS__NAME
+        "*"
+    };
+    const char *colon = text ? strchr(text, ':') : NULL;
+    char *end = NULL;
+    ds__fault.entry[0] = 0;
+    atomic_store(&ds__fault.left, 0);
+    if (!text || !*text) return DS_OK;
+    uint64_t n = colon ? strtoull(colon + 1, &end, 10) : 0;
+    if (n > 0 && *end == 0)
+        for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+            if (strlen(names[i]) != (size_t)(colon - text) || strncmp(names[i], text, (size_t)(colon - text)) != 0) continue;
+            snprintf(ds__fault.entry, sizeof ds__fault.entry, "%s", names[i]);
+            atomic_store(&ds__fault.left, n);
+            return DS_OK;
+        }
+    return ds__fail(DS_ERR_INVALID_VALUE, "the fault \"%s\" is not entry:n with an entry of the driver", text);
+}
+
+/* ---- >>core: initialisation ------------------------------------------------------------------------------------------ */
+
+/* X(name, apply) */
+#define DS__LAYERS(X) X("fault", ds__fault_layer)
+
+/* Applies the layers named in the list to the table; NULL in *table: an unknown name. */
+static ds_result ds__layers_apply(const char *list, const ds__driver **table) {
+    while (list && *list) {
+        size_t n = strcspn(list, ",");
+        int known = n == 0;
+#define DS__LAYER(name, apply) \
+        if (n == sizeof name - 1 && strncmp(list, name, n) == 0) { known = 1; if (table) *table = apply(*table); }
+        DS__LAYERS(DS__LAYER)
+#undef DS__LAYER
+        if (!known) return ds__fail(DS_ERR_INVALID_VALUE, "there is no layer \"%.*s\"", (int)n, list);
+        list += n + (list[n] == ',');
+    }
+    return DS_OK;
+}
+
+static void ds__stream_free(void *object);
+static void ds__event_free(void *object);
+static void ds__kernel_free(void *object);
+static void ds__thread_ends(void *thread);
+
+static void ds__forked(void) { atomic_store(&ds__g.state, atomic_load(&ds__g.state) == DS__COLD ? DS__COLD : DS__FORKED); }
+
+static const char *ds__layer_list(void) { return ds__g.desc.layers ? ds__g.desc.layers : getenv("DEVSTREAM_LAYERS"); }
+
+/* Everything of the first call; ds__g.mutex is held. What fails leaves the state cold, so that a later call tries again. */
+static ds_result ds__start(void) {
+    const char *log = getenv("DEVSTREAM_LOG");
+    ds__g.log_level = ds__g.desc.log_fn ? (ds__g.desc.log_level ? (int)ds__g.desc.log_level : DS_LOG_WARNING)
+                                        : (log ? atoi(log) : DS_LOG_SILENT);
+#ifdef DEVSTREAM_PER_THREAD_DEFAULT_STREAM
+    ds__g.per_thread_default = 1;
+#else
+    ds__g.per_thread_default = (ds__g.desc.flags & DS_INIT_PER_THREAD_DEFAULT_STREAM) ||
+                               ds__env_number("DEVSTREAM_PER_THREAD_DEFAULT_STREAM");
+#endif
+    ds_result r = ds__layers_apply(ds__layer_list(), NULL);
+    if (r == DS_OK) r = ds__fault_parse(ds__g.desc.fault ? ds__g.desc.fault : getenv("DEVSTREAM_FAULT"));
+    if (r < 0) return r;
+    ds__g.streams = (ds__table){ .what = "stream", .element = sizeof(ds__stream), .keep = sizeof(ds__slot), .free_fn = ds__stream_free };
+    ds__g.events = (ds__table){ .what = "event", .element = sizeof(ds__event), .keep = sizeof(ds__slot), .free_fn = ds__event_free };
+    ds__g.kernels = (ds__table){ .what = "kernel", .element = sizeof(ds__kernel), .keep = offsetof(ds__kernel, cpu_fn), .free_fn = ds__kernel_free };
+    memset(ds__g.backend, 0, sizeof ds__g.backend);
+    ds__g.driver[0] = ds__g.driver[1] = NULL;
+    ds__g.backend[0].name = "cuda";
+    ds__g.backend[0].type = DS_DEVICE_CUDA;
+    ds__cuda_probe(&ds__g.backend[0]);
+    ds__g.backend[1].name = "cpu";
+    ds__g.backend[1].type = DS_DEVICE_CPU;
+#ifdef DEVSTREAM_NO_CPU
+    ds__no_cpu_probe(&ds__g.backend[1]);
+#else
+    (void)ds__no_cpu_probe;
+    ds__cpu_probe(&ds__g.backend[1]);
+    ds__g.legacy = ds__alloc((size_t)ds__g.backend[1].device_count * sizeof *ds__g.legacy);
+    if (!ds__g.legacy) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to start");
+    r = ds__cpu_start();
+    if (r == DS_OK) {
+        ds__g.driver[1] = &ds__cpu_driver;
+        r = ds__layers_apply(ds__layer_list(), &ds__g.driver[1]);
+    }
+#endif
+    int error = r == DS_OK ? pthread_key_create(&ds__g.key, ds__thread_ends) : 0;
+    if (error) r = ds__fail(DS_ERR_SYSTEM, "no thread-specific data: %s", strerror(error));
+    if (r == DS_OK && !ds__g.atfork) { pthread_atfork(NULL, NULL, ds__forked); ds__g.atfork = 1; }
+    if (r < 0) {
+        if (ds__g.driver[1]) ds__g.driver[1]->stop();
+        ds__release(ds__g.legacy);
+        ds__g.legacy = NULL;
+        return r;
+    }
+    ds__g.epoch++;
+    return DS_OK;
+}
+
+__attribute__((noinline, cold)) static ds_result ds__enter_slow(ds__tls_block *t) {
+    if (t->in_callback)
+        return ds__fail(DS_ERR_NOT_PERMITTED, "devstream was called from inside of a host function, callback, destructor or kernel");
+    if (atomic_load(&ds__g.state) == DS__FORKED)
+        return ds__fail(DS_ERR_FORKED, "devstream was in use before fork; use it in one process only, or start it after fork");
+    ds_result r = DS_OK;
+    pthread_mutex_lock(&ds__g.mutex);
+    if (atomic_load(&ds__g.state) == DS__COLD) {
+        r = ds__start();
+        if (r == DS_OK) atomic_store(&ds__g.state, DS__READY);
+    }
+    pthread_mutex_unlock(&ds__g.mutex);
+    return r;
+}
+
+/* First in every public function: takes the call site, starts devstream when needed, refuses what is not permitted. */
+static inline ds_result ds__enter(const char *fn) {
+    ds__tls_block *t = &ds__tls;
+    t->fn = fn;
+    t->site = ds_call_site;
+    ds_call_site.file = NULL;
+    if (DS__UNLIKELY(t->in_callback || atomic_load_explicit(&ds__g.state, memory_order_acquire) != DS__READY))
+        return ds__enter_slow(t);
+    return DS_OK;
+}
+#define DS__ENTER(fn) do { ds_result ds__r = ds__enter(fn); if (DS__UNLIKELY(ds__r < 0)) return ds__r; } while (0)
+#define DS__REQUIRE(condition, ...) \
+    do { if (DS__UNLIKELY(!(condition))) return ds__fail(DS_ERR_INVALID_VALUE, __VA_ARGS__); } while (0)
+
+DSDEF ds_result (ds_init)(const ds_init_desc *desc) {
+    ds__tls_block *t = &ds__tls;
+    t->fn = "ds_init";
+    t->site = ds_call_site;
+    ds_call_site.file = NULL;
+    if (t->in_callback) return ds__enter_slow(t);
+    static const ds_init_desc none;
+    if (!desc) desc = &none;
+    DS__REQUIRE(!desc->allocator.alloc_fn == !desc->allocator.free_fn, "the allocator needs both functions or neither");
+    DS__REQUIRE((desc->flags & ~(unsigned)DS_INIT_PER_THREAD_DEFAULT_STREAM) == 0, "unknown flags %#x", desc->flags);
+#ifndef DEVSTREAM_NO_CPU
+    if (desc->cpu) {
+        DS__REQUIRE(desc->cpu->devices >= 0 && desc->cpu->devices <= DS__CPU_MAX_DEVICES, "%d CPU devices are not 1 to %d",
+                    desc->cpu->devices, DS__CPU_MAX_DEVICES);
+        DS__REQUIRE(desc->cpu->workers >= 0 && desc->cpu->workers <= 256, "%d workers are not 1 to 256", desc->cpu->workers);
+        DS__REQUIRE((desc->cpu->flags & ~(unsigned)(DS_CPU_INLINE | DS_CPU_NO_SPIN)) == 0, "unknown CPU flags %#x", desc->cpu->flags);
+        DS__REQUIRE(!desc->cpu->peer_access || desc->cpu->devices > 0, "peer_access needs the number of devices");
+    }
+#endif
+    ds_result r = ds__layers_apply(desc->layers, NULL);
+    if (r == DS_OK && desc->fault) r = ds__fault_parse(desc->fault);
+    if (r < 0) return r;
+    pthread_mutex_lock(&ds__g.mutex);
+    if (atomic_load(&ds__g.state) != DS__COLD) {
+        r = ds__fail(DS_ERR_ILLEGAL_STATE, "devstream is in use already; call ds_init first, or after ds_shutdown");
+    } else {
+        ds__g.desc = *desc;
+#ifndef DEVSTREAM_NO_CPU
+        static ds_cpu_desc cpu;
+        if (desc->cpu) { cpu = *desc->cpu; ds__g.desc.cpu = &cpu; }
+#endif
+    }
+    pthread_mutex_unlock(&ds__g.mutex);
+    return r;
+}
+
+/* ---- >>core: threads --------------------------------------------------------------------------------------------------- */
+
+enum { DS__FRAME_DEVICE, DS__FRAME_STREAM, DS__FRAME_NOTHING };
+typedef struct ds__frame { int kind; unsigned flags; ds_device device; ds_stream previous, pushed; ds_device stream_device; } ds__frame;
+
+/* A thread's current device and streams, indexed by the device's ordinal over all drivers. The current-stream slots hold a
+   reference to the stream. Belongs to its thread until that ends; then a later call of any thread reclaims it. */
+struct ds__thread {
+    ds_device device;
+    ds_stream *current, *own;    /* current and per-thread stream of each device; zeroed: none yet */
+    ds__frame *frame;
+    size_t frames, frame_room;
+    _Atomic int ended;
+    ds__thread *next;
+};
+
+static int ds__ordinals(void) { return ds__g.backend[0].device_count + ds__g.backend[1].device_count; }
+static int ds__ordinal(ds_device d) { return d.type == DS_DEVICE_CUDA ? d.index : ds__g.backend[0].device_count + d.index; }
+static const ds__driver *ds__driver_of(ds_device d) { return ds__g.driver[d.type == DS_DEVICE_CUDA ? 0 : 1]; }
+
+/* pthread's destructor: no call into a driver, no lock of ours; a later call of another thread does the work. */
+static void ds__thread_ends(void *thread) {
+    atomic_store(&((ds__thread *)thread)->ended, 1);
+    atomic_fetch_add(&ds__g.dead, 1);
+}
+
+static void ds__stream_drop(ds_stream handle);
+static void ds__stream_end(ds_stream handle);
+
+static void ds__thread_free(ds__thread *t) {
+    for (int i = 0; i < ds__ordinals(); i++) {
+        ds__stream_drop(t->current[i]);
+        ds__stream_end(t->own[i]);
+    }
+    for (size_t i = 0; i < t->frames; i++) { ds__stream_drop(t->frame[i].previous); ds__stream_drop(t->frame[i].pushed); }
+    ds__release(t->current);
+    ds__release(t->own);
+    ds__release(t->frame);
+    ds__release(t);
+}
+
+/* Frees what ended threads left: called where streams are made, not on hot paths. */
+static void ds__reclaim(void) {
+    ds__thread *ended = NULL;
+    ds__kernel *dead = NULL;
+    if (DS__LIKELY(atomic_load_explicit(&ds__g.dead, memory_order_acquire) == 0)) return;
+    ds__lock_take(&ds__g.lock);
+    for (ds__thread **p = &ds__g.threads; *p; ) {
+        ds__thread *t = *p;
+        if (!atomic_load(&t->ended)) { p = &t->next; continue; }
+        *p = t->next;
+        t->next = ended;
+        ended = t;
+        atomic_fetch_sub(&ds__g.dead, 1);
+    }
+    for (ds__kernel **p = &ds__g.dead_kernels; *p; ) {
+        ds__kernel *k = *p;
+        if (atomic_load(&k->pins) != atomic_load_explicit(&k->done, memory_order_acquire)) { p = &k->next_dead; continue; }
+        *p = k->next_dead;
+        k->next_dead = dead;
+        dead = k;
+        atomic_fetch_sub(&ds__g.dead, 1);
+    }
+    ds__lock_give(&ds__g.lock);
+    while (ended) { ds__thread *t = ended; ended = t->next; ds__thread_free(t); }
+    while (dead) { ds__kernel *k = dead; dead = k->next_dead; ds__unpin(&ds__g.kernels, k); }
+}
+
+/* The calling thread's state; NULL: no memory, and the sentence is set. */
+static ds__thread *ds__thread_state(void) {
+    ds__tls_block *tls = &ds__tls;
+    if (DS__LIKELY(tls->thread && tls->epoch == ds__g.epoch)) return tls->thread;
+    ds__reclaim();
+    size_t n = (size_t)ds__ordinals() + 1;
+    ds__thread *t = ds__alloc(sizeof *t);
+    if (t) { t->current = ds__alloc(n * sizeof *t->current); t->own = ds__alloc(n * sizeof *t->own); }
+    if (!t || !t->current || !t->own || pthread_setspecific(ds__g.key, t) != 0) {
+        if (t) { ds__release(t->current); ds__release(t->own); ds__release(t); }
+        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the thread's state");
+        return NULL;
+    }
+    t->device = ds__g.backend[0].device_count ? ds_cuda(0) : ds_cpu(0);
+    ds__lock_take(&ds__g.lock);
+    t->next = ds__g.threads;
+    ds__g.threads = t;
+    ds__lock_give(&ds__g.lock);
+    tls->thread = t;
+    tls->epoch = ds__g.epoch;
+    return t;
+}
+
+/* ---- >>core: devices ---------------------------------------------------------------------------------------------------- */
+
+static const char *ds__type_name(int type) {
+    return type == DS_DEVICE_CUDA ? "cuda" : type == DS_DEVICE_CPU ? "cpu" : type == DS_DEVICE_HOST ? "host" : "?";
+}
+
+static int ds__type_count(int type) {
+    return type == DS_DEVICE_CUDA ? ds__g.backend[0].device_count : type == DS_DEVICE_CPU ? ds__g.backend[1].device_count : 0;
+}
+
+/* Makes a device that exists of what the user gave: the current one for a zeroed one. */
+static ds_result ds__resolve(ds_device device, ds_device *out) {
+    if (device.type == DS_DEVICE_CURRENT) {
+        DS__REQUIRE(device.index == 0, "a device without a type has index %d", device.index);
+        ds__thread *t = ds__thread_state();
+        if (!t) return DS_ERR_OUT_OF_MEMORY;
+        device = t->device;
+    }
+    if (device.type == DS_DEVICE_HOST) return ds__fail(DS_ERR_INVALID_DEVICE, "the host is not a device with streams and memory");
+    if (device.type != DS_DEVICE_CUDA && device.type != DS_DEVICE_CPU)
+        return ds__fail(DS_ERR_INVALID_DEVICE, "%d is not a type of device", device.type);
+    int count = ds__type_count(device.type);
+    if (count == 0)
+        return ds__fail(DS_ERR_NO_DEVICE, "there is no %s device: %s", ds__type_name(device.type),
+                        ds__g.backend[device.type == DS_DEVICE_CUDA ? 0 : 1].reason);
+    if (device.index < 0 || device.index >= count)
+        return ds__fail(DS_ERR_DEVICE_RANGE, "%s:%d is outside of [0, %d)", ds__type_name(device.type), device.index, count);
+    *out = device;
+    return DS_OK;
+}
+#define DS__RESOLVE(device) do { ds_result ds__r = ds__resolve(device, &device); if (DS__UNLIKELY(ds__r < 0)) return ds__r; } while (0)
+
+DSDEF ds_result (ds_backend_get)(int index, ds_backend_info *out) {
+    if (out) memset(out, 0, sizeof *out);
+    DS__ENTER("ds_backend_get");
+    DS__REQUIRE(out, "out is NULL");
+    DS__REQUIRE(index >= 0 && index < DS_BACKEND_COUNT, "there is no backend %d", index);
+    *out = ds__g.backend[index];
+    return DS_OK;
+}
+
+DSDEF ds_result (ds_backend_report)(char *out, size_t size) {
+    if (out && size) out[0] = 0;
+    DS__ENTER("ds_backend_report");
+    DS__REQUIRE(out && size, "out is NULL or has no room");
+    size_t at = 0;
+    for (int i = 0; i < DS_BACKEND_COUNT && at < size; i++) {
+        int n = snprintf(out + at, size - at, "%-5s %s\n", ds__g.backend[i].name, ds__g.backend[i].reason);
+        at += n > 0 ? (size_t)n : 0;
+    }
+    return DS_OK;
+}
+
+DSDEF ds_result (ds_device_count)(ds_device_type type, int *out_count) {
+    if (out_count) *out_count = 0;
+    DS__ENTER("ds_device_count");
+    DS__REQUIRE(out_count, "out_count is NULL");
+    int t = (int)type;
+    if (t == DS_DEVICE_CURRENT) {
+        ds__thread *thread = ds__thread_state();
+        if (!thread) return DS_ERR_OUT_OF_MEMORY;
+        t = thread->device.type;
+    }
+    if (t != DS_DEVICE_HOST && t != DS_DEVICE_CUDA && t != DS_DEVICE_CPU)
+        return ds__fail(DS_ERR_INVALID_DEVICE, "%d is not a type of device", t);
+    *out_count = t == DS_DEVICE_HOST ? 1 : ds__type_count(t);
+    return DS_OK;
+}
+
+/* 1 when the word, n characters in any case, is `lower`. */
+static int ds__same_word(const char *word, size_t n, const char *lower) {
+    for (size_t i = 0; i < n; i++) {
+        char c = word[i] >= 'A' && word[i] <= 'Z' ? (char)(word[i] - 'A' + 'a') : word[i];
+        if (!lower[i] || c != lower[i]) return 0;
+    }
+    return lower[n] == 0;
+}
+
+static ds_result ds__parse_device(const char *text, ds_device *d) {
+    static const char blanks[] = " \t\n\r\f\v";
+    const char *word = text + strspn(text, blanks);
+    size_t n = strcspn(word, ": \t\n\r\f\v");
+    const char *at = word + n;
+    int64_t index = -1;
+    if (ds__same_word(word, n, "cuda") || ds__same_word(word, n, "gpu")) d->type = DS_DEVICE_CUDA;
+    else if (ds__same_word(word, n, "cpu") || (n == 10 && memcmp(word, "custom_cpu", 10) == 0)) d->type = DS_DEVICE_CPU;
+    else if (ds__same_word(word, n, "host")) d->type = DS_DEVICE_HOST;
+    else return ds__fail(DS_ERR_INVALID_DEVICE, "\"%s\" names no device; write cpu, cuda:0, gpu:1, custom_cpu:0 or host", text);
+    if (*at == ':') {
+        const char *digits = ++at;
+        for (index = 0; *at >= '0' && *at <= '9'; at++)
+            if ((index = index * 10 + (*at - '0')) > INT_MAX) return ds__fail(DS_ERR_DEVICE_RANGE, "the index in \"%s\" is too large", text);
+        if (at == digits) return ds__fail(DS_ERR_INVALID_DEVICE, "\"%s\" has no index after the colon", text);
+    }
+    at += strspn(at, blanks);
+    if (*at) return ds__fail(DS_ERR_INVALID_DEVICE, "\"%s\" goes on after the device", text);
+    if (d->type == DS_DEVICE_HOST) {
+        if (index > 0) return ds__fail(DS_ERR_DEVICE_RANGE, "host:%d is outside of [0, 1)", (int)index);
+        return DS_OK;
+    }
+    if (index < 0) {
+        ds__thread *t = ds__thread_state();
+        if (!t) return DS_ERR_OUT_OF_MEMORY;
+        index = t->device.type == d->type ? t->device.index : 0;
+    }
+    d->index = (int32_t)index;
+    return ds__resolve(*d, d);
+}
+
+DSDEF ds_result (ds_device_parse)(const char *text, ds_device *out) {
+    if (out) memset(out, 0, sizeof *out);
+    DS__ENTER("ds_device_parse");
+    DS__REQUIRE(text && out, "%s is NULL", text ? "out" : "text");
+    ds_device d = { 0, 0 };
+    ds_result r = ds__parse_device(text, &d);
+    if (r == DS_OK) *out = d;
+    return r;
+}
+
+DSDEF ds_result (ds_device_print)(ds_device device, char *out, size_t size) {
+    if (out && size) out[0] = 0;
+    DS__ENTER("ds_device_print");
+    DS__REQUIRE(out && size, "out is NULL or has no room");
+    char text[DS_DEVICE_NAME_SIZE];
+    if (device.type == DS_DEVICE_HOST) {
+        snprintf(text, sizeof text, "host");
+    } else {
+        DS__RESOLVE(device);
+        snprintf(text, sizeof text, "%s:%d", ds__type_name(device.type), device.index);
+    }
+    DS__REQUIRE(strlen(text) < size, "%zu bytes are too few for \"%s\"", size, text);
+    memcpy(out, text, strlen(text) + 1);
+    return DS_OK;
+}
+
+DSDEF ds_result (ds_device_get)(ds_device *out) {
+    if (out) memset(out, 0, sizeof *out);
+    DS__ENTER("ds_device_get");
+    DS__REQUIRE(out, "out is NULL");
+    return ds__resolve(ds_device_current(), out);
+}
+
+static ds_result ds__set_device(ds__thread *t, ds_device device) {
+    if (device.type == DS_DEVICE_CURRENT || device.index < 0) return DS_OK;
+    DS__RESOLVE(device);
+    t->device = device;
+    return DS_OK;
+}
+
+DSDEF ds_result (ds_device_set)(ds_device device) {
+    DS__ENTER("ds_device_set");
+    ds__thread *t = ds__thread_state();
+    return t ? ds__set_device(t, device) : DS_ERR_OUT_OF_MEMORY;
+}
+
+/* Room for a frame; NULL: no memory, and the sentence is set. */
+static ds__frame *ds__frame_add(ds__thread *t) {
+    if (t->frames == t->frame_room) {
+        size_t room = t->frame_room ? 2 * t->frame_room : 8;
+        ds__frame *more = ds__alloc(room * sizeof *more);
+        if (!more) { ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a frame"); return NULL; }
+        if (t->frames) memcpy(more, t->frame, t->frames * sizeof *more);
+        ds__release(t->frame);
+        t->frame = more;
+        t->frame_room = room;
+    }
+    memset(&t->frame[t->frames], 0, sizeof t->frame[0]);
+    return &t->frame[t->frames];
+}
+
+static ds_result ds__device_push(ds_device device) {
+    ds__thread *t = ds__thread_state();
+    if (!t) return DS_ERR_OUT_OF_MEMORY;
+    ds__frame *f = ds__frame_add(t);
+    if (!f) return DS_ERR_OUT_OF_MEMORY;
+    ds_device before = t->device;
+    ds_result r = ds__set_device(t, device);
+    if (r < 0) return r;
+    f->kind = DS__FRAME_DEVICE;
+    f->device = before;
+    t->frames++;
+    return DS_OK;
+}
+
+static ds_result ds__device_pop(void) {
+    ds__thread *t = ds__thread_state();
+    if (!t) return DS_ERR_OUT_OF_MEMORY;
+    if (t->frames == 0 || t->frame[t->frames - 1].kind != DS__FRAME_DEVICE)
+        return ds__fail(DS_ERR_ILLEGAL_STATE, t->frames ? "the latest push was that of a stream" : "nothing was pushed");
+    t->device = t->frame[--t->frames].device;
+    return DS_OK;
+}
+
+DSDEF ds_result (ds_device_push)(ds_device device) { DS__ENTER("ds_device_push"); return ds__device_push(device); }
+DSDEF ds_result (ds_device_pop)(void) { DS__ENTER("ds_device_pop"); return ds__device_pop(); }
+
+DSDEF ds_scope (ds_device_scope_enter)(ds_device device) {
+    ds_scope scope = { 0, 0 };
+    if (ds__enter("ds_device_scope_enter") == DS_OK && ds__device_push(device) == DS_OK) scope.pushed = scope.once = 1;
+    return scope;
+}
+DSDEF void (ds_device_scope_leave)(ds_scope *scope) {
+    if (scope->pushed && ds__enter("ds_device_scope_leave") == DS_OK) DS_IGNORE(ds__device_pop());
+    scope->pushed = 0;
+}
+
+DSDEF ds_result (ds_device_get_properties)(ds_device device, ds_device_properties *out) {
+    if (out) memset(out, 0, sizeof *out);
+    DS__ENTER("ds_device_get_properties");
+    DS__REQUIRE(out, "out is NULL");
+    DS__RESOLVE(device);
+    return ds__driver_of(device)->device_properties(device.index, out);
+}
+
+DSDEF ds_result (ds_uuid_print)(const unsigned char uuid[16], char *out, size_t size) {
+    if (out && size) out[0] = 0;
+    if (!uuid || !out || size < 37) return ds__fail(DS_ERR_INVALID_VALUE, "ds_uuid_print needs a uuid and room for 37 bytes");
+    for (int i = 0, at = 0; i < 16; i++) {
+        if (i == 4 || i == 6 || i == 8 || i == 10) out[at++] = '-';
+        at += snprintf(out + at, 3, "%02x", uuid[i]);
+    }
+    return DS_OK;
+}
+
+DSDEF ds_result (ds_device_memory_info)(ds_device device, size_t *out_free, size_t *out_total) {
+    if (out_free) *out_free = 0;
+    if (out_total) *out_total = 0;
+    DS__ENTER("ds_device_memory_info");
+    DS__RESOLVE(device);
+    size_t avail = 0, total = 0;
+    ds_result r = ds__driver_of(device)->device_memory(device.index, &avail, &total);
+    if (r == DS_OK && out_free) *out_free = avail;
+    if (r == DS_OK && out_total) *out_total = total;
+    return r;
+}
+
+DSDEF ds_result (ds_device_synchronize)(ds_device device) {
+    DS__ENTER("ds_device_synchronize");
+    DS__RESOLVE(device);
+    return ds__driver_of(device)->device_synchronize(device.index);
+}
+
+DSDEF ds_result (ds_device_reset)(ds_device device) {
+    DS__ENTER("ds_device_reset");
+    DS__RESOLVE(device);
+    return ds__driver_of(device)->device_reset(device.index);
+}
+
+DSDEF ds_result (ds_device_can_access_peer)(ds_device device, ds_device peer, int *out) {
+    if (out) *out = 0;
+    DS__ENTER("ds_device_can_access_peer");
+    DS__REQUIRE(out, "out is NULL");
+    DS__RESOLVE(device);
+    DS__RESOLVE(peer);
+    if (device.type != peer.type) return DS_OK;
+    return ds__driver_of(device)->device_peer(device.index, peer.index, out);
+}
+
+DSDEF ds_result (ds_device_priority_range)(ds_device device, int *out_least, int *out_greatest) {
+    if (out_least) *out_least = 0;
+    if (out_greatest) *out_greatest = 0;
+    DS__ENTER("ds_device_priority_range");
+    DS__RESOLVE(device);
+    int least = 0, greatest = 0;
+    ds_result r = ds__driver_of(device)->priority_range(device.index, &least, &greatest);
+    if (r == DS_OK && out_least) *out_least = least;
+    if (r == DS_OK && out_greatest) *out_greatest = greatest;
+    return r;
+}
+
+/* ---- >>core: streams ------------------------------------------------------------------------------------------------------- */
+
+static ds__stream *ds__stream_pin(ds_stream handle) {
+    ds__stream *s = ds__pin(&ds__g.streams, handle.id);
+    if (DS__UNLIKELY(!s))
+        ds__fail(DS_ERR_INVALID_HANDLE, handle.id ? "the stream was destroyed or never existed" : "no stream was given (the handle is zero)");
+    return s;
+}
+static inline void ds__stream_unpin(ds__stream *s) { ds__unpin(&ds__g.streams, s); }
+
+static void ds__stream_free(void *object) {
+    ds__stream *s = object;
+    if (s->native && !s->borrowed && !atomic_load(&s->unwrapped)) s->driver->stream_destroy(s->native);
+    else if (s->native && atomic_load(&s->unwrapped)) s->driver->stream_unwrap(s->native);
+    if (s->release_fn) {
+        int outer = ds__tls.in_callback;
+        ds__tls.in_callback = 1;
+        s->release_fn(s->user);
+        ds__tls.in_callback = outer;
+    }
+    ds__release(s->label);
+}
+
+/* A current-stream slot takes a reference: a pin that is kept. NULL is allowed. */
+static void ds__stream_drop(ds_stream handle) {
+    if (!handle.id) return;
+    ds__unpin(&ds__g.streams, ds__slot_at(&ds__g.streams, (uint32_t)handle.id - 1));
+}
+
+/* Ends a stream that devstream owns itself. */
+static void ds__stream_end(ds_stream handle) {
+    ds__stream *s = handle.id ? ds__pin(&ds__g.streams, handle.id) : NULL;
+    if (!s) return;
+    ds__table_kill(&ds__g.streams, s);
+    ds__stream_unpin(s);
+}
+
+/* A new stream object around nothing yet. NULL: no memory, and the sentence is set. */
+static ds__stream *ds__stream_add(ds_device device, const char *label) {
+    ds__reclaim();
+    ds__stream *s = ds__table_add(&ds__g.streams);
+    if (!s) { ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a stream"); return NULL; }
+    s->driver = ds__driver_of(device);
+    s->device = device;
+    s->id = atomic_fetch_add(&ds__g.next_stream_id, 1) + 1;
+    s->made = ds__tls.site;
+    atomic_store(&s->owners, 1);
+    if (label && !(s->label = ds__copy_text(label, 255))) {
+        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a label");
+        ds__table_kill(&ds__g.streams, s);
+        ds__slot_reclaim(&ds__g.streams, &s->slot);
+        return NULL;
+    }
+    return s;
+}
+
+/* Undoes ds__stream_add before anyone has the handle. */
+static void ds__stream_discard(ds__stream *s) {
+    ds_stream h = { ds__handle(&s->slot) };
+    ds__stream_end(h);
+}
+
+static ds_result ds__stream_new(ds_device device, int kind, unsigned flags, int priority, const char *label, ds_stream *out) {
+    ds__stream *s = ds__stream_add(device, label);
+    if (!s) return DS_ERR_OUT_OF_MEMORY;
+    s->kind = (uint8_t)kind;
+    s->flags = kind == DS__STREAM_NEW ? flags : DS_STREAM_BLOCKING;
+    s->priority = s->requested = priority;
+    ds_result r = s->driver->stream_create(device.index, kind, s->flags, &s->priority, &s->native);
+    if (r < 0) { ds__stream_discard(s); return r; }
+    out->id = ds__handle(&s->slot);
+    return DS_OK;
+}
+
+DSDEF ds_result (ds_priority_from_paddle)(int paddle_priority, int *out_priority) {
+    if (out_priority) *out_priority = 0;
+    DS__ENTER("ds_priority_from_paddle");
+    DS__REQUIRE(out_priority, "out_priority is NULL");
+    DS__REQUIRE(paddle_priority >= -1 && paddle_priority <= 2, "%d is none of Paddle's priorities: 1 high, 2 normal", paddle_priority);
+    *out_priority = paddle_priority == 1 || paddle_priority == -1 ? DS_PRIORITY_HIGH : DS_PRIORITY_NORMAL;
+    return DS_OK;
+}
+
+DSDEF ds_result (ds_stream_create)(const ds_stream_desc *desc, ds_stream *out) {
+    static const ds_stream_desc none;
+    if (out) out->id = 0;
+    DS__ENTER("ds_stream_create");
+    DS__REQUIRE(out, "out is NULL");
+    if (!desc) desc = &none;
+    DS__REQUIRE((desc->flags & ~(unsigned)DS_STREAM_BLOCKING) == 0, "unknown flags %#x", desc->flags);
+    ds_device device = desc->device;
+    DS__RESOLVE(device);
+    return ds__stream_new(device, DS__STREAM_NEW, desc->flags, desc->priority, desc->label, out);
+}
+
+DSDEF ds_result (ds_stream_retain)(ds_stream stream) {
+    DS__ENTER("ds_stream_retain");
+    ds__stream *s = ds__stream_pin(stream);
+    if (!s) return DS_ERR_INVALID_HANDLE;
+    ds_result r = DS_OK;
+    int n = atomic_load(&s->owners);
+    while (n > 0 && !atomic_compare_exchange_weak(&s->owners, &n, n + 1)) {}
+    if (n <= 0) r = ds__fail(DS_ERR_INVALID_HANDLE, "the stream is being destroyed");
+    ds__stream_unpin(s);
+    return r;
+}
+
+DSDEF ds_result (ds_stream_destroy)(ds_stream stream) {
+    DS__ENTER("ds_stream_destroy");
+    ds__stream *s = ds__stream_pin(stream);
+    if (!s) return DS_ERR_INVALID_HANDLE;
+    ds_result r = DS_OK;
+    if (s->kind != DS__STREAM_NEW) {
+        r = ds__fail(DS_ERR_INVALID_VALUE, "the %s stream of %s:%d is not yours to destroy",
+                     s->kind == DS__STREAM_LEGACY ? "legacy" : "per-thread", ds__type_name(s->device.type), s->device.index);
+    } else {
+        int n = atomic_load(&s->owners);
+        while (n > 0 && !atomic_compare_exchange_weak(&s->owners, &n, n - 1)) {}
+        if (n <= 0) r = ds__fail(DS_ERR_INVALID_HANDLE, "the stream was destroyed already");
+        else if (n == 1) ds__table_kill(&ds__g.streams, s);
+    }
+    ds__stream_unpin(s);
+    return r;
+}
+
+/* For errors that reach a stream: adds which one. */
+static ds_result ds__stream_error(const ds__stream *s, ds_result r) {
+    if (r >= 0 || !s->label) return r;
+    ds__tls_block *t = &ds__tls;
+    size_t n = strlen(t->error);
+    snprintf(t->error + n, sizeof t->error - n, " (stream \"%s\")", s->label);
+    return r;
+}
+
+static ds_result ds__stream_sync(ds_stream stream, uint64_t timeout_ns) {
+    ds__stream *s = ds__stream_pin(stream);
+    if (!s) return DS_ERR_INVALID_HANDLE;
+    ds_result r = ds__stream_error(s, s->driver->stream_synchronize(s->native, timeout_ns));
+    ds__stream_unpin(s);
+    return r;
+}
+
+DSDEF ds_result (ds_stream_query)(ds_stream stream) {
+    DS__ENTER("ds_stream_query");
+    ds__stream *s = ds__stream_pin(stream);
+    if (!s) return DS_ERR_INVALID_HANDLE;
+    ds_result r = ds__stream_error(s, s->driver->stream_query(s->native));
+    ds__stream_unpin(s);
+    return r;
+}
+DSDEF ds_result (ds_stream_synchronize)(ds_stream stream) {
+    DS__ENTER("ds_stream_synchronize");
+    return ds__stream_sync(stream, DS__FOREVER);
+}
+DSDEF ds_result (ds_stream_synchronize_for)(ds_stream stream, uint64_t timeout_ns) {
+    DS__ENTER("ds_stream_synchronize_for");
+    return ds__stream_sync(stream, timeout_ns < DS__FOREVER ? timeout_ns : DS__FOREVER - 1);
+}
+
+static ds_result ds__legacy(ds_device device, ds_stream *out) {
+    ds_stream *slot = &ds__g.legacy[ds__ordinal(device)];
+    ds_result r = DS_OK;
+    pthread_mutex_lock(&ds__g.mutex); /* made once; a lock is fine on this path, the handle can be kept */
+    if (!slot->id) r = ds__stream_new(device, DS__STREAM_LEGACY, 0, 0, NULL, slot);
+    if (r == DS_OK) *out = *slot;
+    pthread_mutex_unlock(&ds__g.mutex);
+    return r;
+}
+
+static ds_result ds__per_thread(ds_device device, ds_stream *out) {
+    ds__thread *t = ds__thread_state();
+    if (!t) return DS_ERR_OUT_OF_MEMORY;
+    ds_stream *slot = &t->own[ds__ordinal(device)];
+    ds_result r = slot->id ? DS_OK : ds__stream_new(device, DS__STREAM_PER_THREAD, 0, 0, NULL, slot);
+    if (r == DS_OK) *out = *slot;
+    return r;
+}
+
+static ds_result ds__default(ds_device device, ds_stream *out) {
+    return ds__g.per_thread_default ? ds__per_thread(device, out) : ds__legacy(device, out);
+}
+
+DSDEF ds_result (ds_stream_legacy)(ds_device device, ds_stream *out) {
+    if (out) out->id = 0;
+    DS__ENTER("ds_stream_legacy");
+    DS__REQUIRE(out, "out is NULL");
+    DS__RESOLVE(device);
+    return ds__legacy(device, out);
+}
+DSDEF ds_result (ds_stream_per_thread)(ds_device device, ds_stream *out) {
+    if (out) out->id = 0;
+    DS__ENTER("ds_stream_per_thread");
+    DS__REQUIRE(out, "out is NULL");
+    DS__RESOLVE(device);
+    return ds__per_thread(device, out);
+}
+DSDEF ds_result (ds_stream_default)(ds_device device, ds_stream *out) {
+    if (out) out->id = 0;
+    DS__ENTER("ds_stream_default");
+    DS__REQUIRE(out, "out is NULL");
+    DS__RESOLVE(device);
+    return ds__default(device, out);
+}
+
+/* The native handles 0 and 1 name the legacy stream, 2 the calling thread's. */
+static ds_result ds__wrap(const ds_stream_native *native, ds_ownership ownership, ds__stream *s) {
+    uintptr_t n = (uintptr_t)native->handle;
+    s->borrowed = 1; /* until the driver has agreed */
+    if (n <= 2) {
+        ds_stream base = { 0 };
+        DS__REQUIRE(ownership == DS_BORROW, "a default stream cannot be owned");
+        ds_result r = n == 2 ? ds__per_thread(s->device, &base) : ds__legacy(s->device, &base);
+        if (r < 0) return r;
+        ds__stream *b = ds__stream_pin(base);
+        if (!b) return DS_ERR_INVALID_HANDLE;
+        s->native = b->native;
+        s->flags = b->flags;
+        s->of_legacy = n < 2;
+        ds__stream_unpin(b);
+        return DS_OK;
+    }
+    ds_result r = s->driver->stream_wrap(s->device.index, native->handle, ownership == DS_OWN, &s->flags, &s->priority);
+    if (r < 0) return r;
+    s->native = native->handle;
+    s->requested = s->priority;
+    s->borrowed = ownership != DS_OWN;
+    return DS_OK;
+}
+
+static ds_result ds__wrap_new(const ds_stream_native *native, ds_ownership ownership, ds_stream *out, void (*release_fn)(void *),
+                              void *user) {
+    DS__REQUIRE(native && out, "%s is NULL", native ? "out" : "native");
+    DS__REQUIRE(native->version == 0, "version %d of the native form is not known", native->version);
+    DS__REQUIRE(ownership == DS_BORROW || ownership == DS_OWN, "%d is not an ownership", (int)ownership);
+    ds_device device = native->device;
+    DS__RESOLVE(device);
+    ds__stream *s = ds__stream_add(device, NULL);
+    if (!s) return DS_ERR_OUT_OF_MEMORY;
+    ds_result r = ds__wrap(native, ownership, s);
+    if (r < 0) { ds__stream_discard(s); return r; }
+    s->release_fn = release_fn;
+    s->user = user;
+    out->id = ds__handle(&s->slot);
+    return DS_OK;
+}
+
+DSDEF ds_result (ds_stream_wrap)(const ds_stream_native *native, ds_ownership ownership, void (*release_fn)(void *user), void *user,
+                                 ds_stream *out) {
+    if (out) out->id = 0;
+    ds_result r = ds__enter("ds_stream_wrap");
+    if (r == DS_OK) r = ds__wrap_new(native, ownership, out, release_fn, user);
+    if (r < 0 && release_fn) release_fn(user);
+    return r;
+}
+
+static ds_result ds__export(ds__stream *s, ds_stream_native *out) {
+    ds__thread *t = ds__thread_state();
+    if (!t) return DS_ERR_OUT_OF_MEMORY;
+    out->device = s->device;
+    if (s->kind == DS__STREAM_LEGACY || s->of_legacy) return DS_OK; /* handle 0 */
+    if (s->kind == DS__STREAM_PER_THREAD && t->own[ds__ordinal(s->device)].id == ds__handle(&s->slot)) {
+        out->handle = (void *)(uintptr_t)2;
+        return DS_OK;
+    }
+    return s->driver->stream_native(s->native, &out->handle);
+}
+
+DSDEF ds_result (ds_stream_export)(ds_stream stream, ds_stream_native *out) {
+    if (out) memset(out, 0, sizeof *out);
+    DS__ENTER("ds_stream_export");
+    DS__REQUIRE(out, "out is NULL");
+    ds__stream *s = ds__stream_pin(stream);
+    if (!s) return DS_ERR_INVALID_HANDLE;
+    ds_result r = ds__export(s, out);
+    ds__stream_unpin(s);
+    return r;
+}
+
+DSDEF ds_result (ds_stream_unwrap)(ds_stream stream, ds_stream_native *out) {
+    if (out) memset(out, 0, sizeof *out);
+    DS__ENTER("ds_stream_unwrap");
+    DS__REQUIRE(out, "out is NULL");
+    ds__stream *s = ds__stream_pin(stream);
+    if (!s) return DS_ERR_INVALID_HANDLE;
+    ds_result r = DS_OK;
+    int one = 1;
+    if (s->kind != DS__STREAM_NEW || s->borrowed) r = ds__fail(DS_ERR_ILLEGAL_STATE, "the stream does not belong to the handle");
+    else if (!atomic_compare_exchange_strong(&s->owners, &one, 0)) r = ds__fail(DS_ERR_ILLEGAL_STATE, "the stream has %d owners", one);
+    if (r == DS_OK && (r = ds__export(s, out)) < 0) atomic_store(&s->owners, 1);
+    if (r == DS_OK) {
+        atomic_store(&s->unwrapped, 1);
+        s->driver->stream_unwrap(s->native);
+        ds__table_kill(&ds__g.streams, s);
+    }
+    ds__stream_unpin(s);
+    return r;
+}
+
+/* The getters: pin, read, unpin. */
+#define DS__STREAM_GETTER(name, out, body) \
+    DS__ENTER(name); \
+    DS__REQUIRE(out, "out is NULL"); \
+    ds__stream *s = ds__stream_pin(stream); \
+    if (!s) return DS_ERR_INVALID_HANDLE; \
+    body; \
+    ds__stream_unpin(s); \
+    return DS_OK
+
+DSDEF ds_result (ds_stream_id)(ds_stream stream, uint64_t *out) {
+    if (out) *out = 0;
+    DS__STREAM_GETTER("ds_stream_id", out, *out = s->id);
+}
+DSDEF ds_result (ds_stream_device)(ds_stream stream, ds_device *out) {
+    if (out) memset(out, 0, sizeof *out);
+    DS__STREAM_GETTER("ds_stream_device", out, *out = s->device);
+}
+DSDEF ds_result (ds_stream_flags)(ds_stream stream, unsigned *out) {
+    if (out) *out = 0;
+    DS__STREAM_GETTER("ds_stream_flags", out, *out = s->flags);
+}
+DSDEF ds_result (ds_stream_priority)(ds_stream stream, int *out_effective, int *out_requested) {
+    if (out_effective) *out_effective = 0;
+    if (out_requested) *out_requested = 0;
+    DS__STREAM_GETTER("ds_stream_priority", out_effective || out_requested,
+                      if (out_effective) *out_effective = s->priority;
+                      if (out_requested) *out_requested = s->requested);
+}
+DSDEF ds_result (ds_stream_label)(ds_stream stream, char *out, size_t size) {
+    if (out && size) out[0] = 0;
+    DS__STREAM_GETTER("ds_stream_label", out && size, snprintf(out, size, "%s", s->label ? s->label : ""));
+}
+
+DSDEF int (ds_stream_equal)(ds_stream a, ds_stream b) {
+    if (ds__enter("ds_stream_equal") < 0) return 0;
+    ds__stream *x = ds__pin(&ds__g.streams, a.id), *y = ds__pin(&ds__g.streams, b.id);
+    int equal = x && y && x->driver == y->driver && x->native == y->native && x->device.index == y->device.index;
+    if (x) ds__stream_unpin(x);
+    if (y) ds__stream_unpin(y);
+    return equal;
+}
+
+/* ---- >>core: the current stream ----------------------------------------------------------------------------------------------- */
+
+/* The thread's current stream of a device, the default one at first; the slot keeps its reference. */
+static ds_result ds__current(ds__thread *t, ds_device device, ds_stream *out) {
+    ds_stream *slot = &t->current[ds__ordinal(device)];
+    if (!slot->id) {
+        ds_stream s = { 0 };
+        ds_result r = ds__default(device, &s);
+        if (r < 0) return r;
+        if (!ds__stream_pin(s)) return DS_ERR_INVALID_HANDLE; /* kept: the slot's reference */
+        *slot = s;
+    }
+    *out = *slot;
+    return DS_OK;
+}
+
+DSDEF ds_result (ds_stream_current)(ds_device device, ds_stream *out) {
+    if (out) out->id = 0;
+    DS__ENTER("ds_stream_current");
+    DS__REQUIRE(out, "out is NULL");
+    DS__RESOLVE(device);
+    ds__thread *t = ds__thread_state();
+    return t ? ds__current(t, device, out) : DS_ERR_OUT_OF_MEMORY;
+}
+
+/* Makes a pinned stream current and its device too; the pin becomes the slot's reference. *out_previous gets the slot's
+   former reference, which the caller drops. */
+static ds_result ds__use(ds__thread *t, ds__stream *s, unsigned flags, ds_stream *out_previous) {
+    if ((flags & DS_PUSH_STRICT) && (s->device.type != t->device.type || s->device.index != t->device.index))
+        return ds__fail(DS_ERR_DEVICE_MISMATCH, "the stream is on %s:%d, the current device is %s:%d", ds__type_name(s->device.type),
+                        s->device.index, ds__type_name(t->device.type), t->device.index);
+    ds_result r = ds__current(t, s->device, out_previous);
+    if (r < 0) return r;
+    t->current[ds__ordinal(s->device)].id = ds__handle(&s->slot);
+    t->device = s->device;
+    return DS_OK;
+}
+
+DSDEF ds_result (ds_stream_use)(ds_stream stream, unsigned flags, ds_stream *out_previous) {
+    if (out_previous) out_previous->id = 0;
+    DS__ENTER("ds_stream_use");
+    DS__REQUIRE((flags & ~(unsigned)DS_PUSH_STRICT) == 0, "unknown flags %#x", flags);
+    ds__thread *t = ds__thread_state();
+    if (!t) return DS_ERR_OUT_OF_MEMORY;
+    ds__stream *s = ds__stream_pin(stream);
+    if (!s) return DS_ERR_INVALID_HANDLE;
+    ds_stream previous = { 0 };
+    ds_result r = ds__use(t, s, flags, &previous);
+    if (r < 0) { ds__stream_unpin(s); return r; }
+    if (out_previous) *out_previous = previous;
+    ds__stream_drop(previous);
+    return DS_OK;
+}
+
+static ds_result ds__wait_stream(ds_stream stream, ds_stream other);
+
+static ds_result ds__stream_push(ds_stream stream, unsigned flags) {
+    DS__REQUIRE((flags & ~(unsigned)(DS_PUSH_STRICT | DS_PUSH_WAIT_PREV | DS_POP_WAIT_BACK)) == 0, "unknown flags %#x", flags);
+    ds__thread *t = ds__thread_state();
+    if (!t) return DS_ERR_OUT_OF_MEMORY;
+    ds__frame *f = ds__frame_add(t);
+    if (!f) return DS_ERR_OUT_OF_MEMORY;
+    f->kind = stream.id ? DS__FRAME_STREAM : DS__FRAME_NOTHING;
+    f->flags = flags;
+    f->device = t->device;
+    if (stream.id) {
+        ds__stream *s = ds__stream_pin(stream);
+        if (!s) return DS_ERR_INVALID_HANDLE;
+        ds_result r = DS_OK;
+        ds_stream before;
+        if (flags & DS_PUSH_WAIT_PREV) {
+            r = ds__current(t, s->device, &before);
+            if (r == DS_OK) r = ds__wait_stream(stream, before);
+        }
+        if (r == DS_OK) r = ds__use(t, s, flags, &f->previous);
+        if (r < 0) { ds__stream_unpin(s); return r; }
+        ds__pin(&ds__g.streams, stream.id); /* the frame's reference */
+        f->pushed = stream;
+        f->stream_device = s->device;
+    }
+    t->frames++;
+    return DS_OK;
+}
+
+static ds_result ds__stream_pop(void) {
+    ds__thread *t = ds__thread_state();
+    if (!t) return DS_ERR_OUT_OF_MEMORY;
+    if (t->frames == 0 || t->frame[t->frames - 1].kind == DS__FRAME_DEVICE)
+        return ds__fail(DS_ERR_ILLEGAL_STATE, t->frames ? "the latest push was that of a device" : "nothing was pushed");
+    ds__frame f = t->frame[--t->frames];
+    ds_result r = DS_OK;
+    t->device = f.device;
+    if (f.kind == DS__FRAME_NOTHING) return DS_OK;
+    ds_stream *slot = &t->current[ds__ordinal(f.stream_device)];
+    ds__stream_drop(*slot);
+    *slot = f.previous; /* with the reference that the frame kept */
+    if (f.flags & DS_POP_WAIT_BACK) r = ds__wait_stream(f.previous, f.pushed);
+    ds__stream_drop(f.pushed);
+    return r;
+}
+
+DSDEF ds_result (ds_stream_push)(ds_stream stream, unsigned flags) { DS__ENTER("ds_stream_push"); return ds__stream_push(stream, flags); }
+DSDEF ds_result (ds_stream_pop)(void) { DS__ENTER("ds_stream_pop"); return ds__stream_pop(); }
+
+DSDEF ds_scope (ds_stream_scope_enter)(ds_stream stream, unsigned flags) {
+    ds_scope scope = { 0, 0 };
+    if (ds__enter("ds_stream_scope_enter") == DS_OK && ds__stream_push(stream, flags) == DS_OK) scope.pushed = scope.once = 1;
+    return scope;
+}
+DSDEF void (ds_stream_scope_leave)(ds_scope *scope) {
+    if (scope->pushed && ds__enter("ds_stream_scope_leave") == DS_OK) DS_IGNORE(ds__stream_pop());
+    scope->pushed = 0;
+}
+
+/* ---- >>core: stream work -------------------------------------------------------------------------------------------------------- */
+
+static ds__op ds__op_make(int kind) {
+    ds__op op;
+    op.kind = (uint16_t)kind;
+    op.flags = 0;
+    op.line = (uint32_t)ds__tls.site.line;
+    op.file = ds__tls.site.file;
+    return op;
+}
+
+static ds_result ds__submit(ds__stream *s, const ds__op *op) {
+    ds_result r = s->driver->submit(s->native, op);
+    return DS__LIKELY(r >= 0) ? r : ds__stream_error(s, r);
+}
+
+/* ---- >>core: events -------------------------------------------------------------------------------------------------------------- */
+
+static ds__event *ds__event_pin(ds_event handle) {
+    ds__event *e = ds__pin(&ds__g.events, handle.id);
+    if (DS__UNLIKELY(!e))
+        ds__fail(DS_ERR_INVALID_HANDLE, handle.id ? "the event was destroyed or never existed" : "no event was given (the handle is zero)");
+    return e;
+}
+static inline void ds__event_unpin(ds__event *e) { ds__unpin(&ds__g.events, e); }
+
+static void ds__event_free(void *object) {
+    ds__event *e = object;
+    void *native = atomic_load(&e->native);
+    if (native) e->driver->event_destroy(native);
+    ds__release(e->label);
+}
+
+static ds_result ds__event_new(unsigned flags, const char *label, ds_event *out) {
+    DS__REQUIRE((flags & ~(unsigned)(DS_EVENT_TIMING | DS_EVENT_BLOCKING_WAIT | DS_EVENT_INTERPROCESS)) == 0, "unknown flags %#x", flags);
+    DS__REQUIRE((flags & (DS_EVENT_TIMING | DS_EVENT_INTERPROCESS)) != (DS_EVENT_TIMING | DS_EVENT_INTERPROCESS),
+                "an interprocess event cannot have timing");
+    char *copy = label ? ds__copy_text(label, 255) : NULL;
+    ds__event *e = label && !copy ? NULL : ds__table_add(&ds__g.events);
+    if (!e) { ds__release(copy); return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an event"); }
+    e->flags = flags;
+    e->label = copy;
+    e->made = ds__tls.site;
+    atomic_store(&e->device, -1);
+    out->id = ds__handle(&e->slot);
+    return DS_OK;
+}
+
+static void ds__event_end(ds_event handle) {
+    ds__event *e = ds__pin(&ds__g.events, handle.id);
+    if (!e) return;
+    ds__table_kill(&ds__g.events, e);
+    ds__event_unpin(e);
+}
+
+DSDEF ds_result (ds_event_create)(unsigned flags, const char *label, ds_event *out) {
+    if (out) out->id = 0;
+    DS__ENTER("ds_event_create");
+    DS__REQUIRE(out, "out is NULL");
+    return ds__event_new(flags, label, out);
+}
+
+DSDEF ds_result (ds_event_destroy)(ds_event event) {
+    DS__ENTER("ds_event_destroy");
+    ds__event *e = ds__event_pin(event);
+    if (!e) return DS_ERR_INVALID_HANDLE;
+    int killed = ds__table_kill(&ds__g.events, e);
+    ds__event_unpin(e);
+    return killed ? DS_OK : ds__fail(DS_ERR_INVALID_HANDLE, "the event was destroyed already");
+}
+
+static int64_t ds__device_key(ds_device d) { return (int64_t)d.type << 32 | d.index; }
+
+/* Binds the event to the stream's device and gives it a native event; the first record does that. */
+static ds_result ds__event_bind(ds__event *e, ds__stream *s, int *out_first) {
+    int64_t unbound = -1, key = ds__device_key(s->device);
+    *out_first = atomic_compare_exchange_strong(&e->device, &unbound, key);
+    if (!*out_first && unbound != key)
+        return ds__fail(DS_ERR_DEVICE_MISMATCH, "the event belongs to %s:%d, where it was first recorded, the stream to %s:%d",
+                        ds__type_name((int)(unbound >> 32)), (int)(unbound & INT_MAX), ds__type_name(s->device.type), s->device.index);
+    if (atomic_load_explicit(&e->native, memory_order_acquire)) return DS_OK;
+    void *native = NULL, *none = NULL;
+    ds_result r = s->driver->event_create(e->flags, &native);
+    if (r < 0) return r;
+    if (e->driver == NULL) e->driver = s->driver; /* the same for all of one type; see ds__event.driver */
+    if (!atomic_compare_exchange_strong(&e->native, &none, native)) s->driver->event_destroy(native);
+    return DS_OK;
+}
+
+static ds_result ds__record(ds__event *e, ds__stream *s) {
+    int first = 0;
+    ds_result r = ds__event_bind(e, s, &first);
+    if (r == DS_OK) {
+        ds__op op = ds__op_make(DS__OP_RECORD);
+        op.u.event.event = atomic_load_explicit(&e->native, memory_order_acquire);
+        r = ds__submit(s, &op);
+    }
+    if (r < 0 && first) atomic_store(&e->device, -1); /* it was not recorded */
+    return r;
+}
+
+DSDEF ds_result (ds_event_record)(ds_event event, ds_stream stream) {
+    DS__ENTER("ds_event_record");
+    ds__event *e = ds__event_pin(event);
+    if (!e) return DS_ERR_INVALID_HANDLE;
+    ds__stream *s = ds__stream_pin(stream);
+    ds_result r = s ? ds__record(e, s) : DS_ERR_INVALID_HANDLE;
+    if (s) ds__stream_unpin(s);
+    ds__event_unpin(e);
+    return r;
+}
+
+DSDEF ds_result (ds_stream_record_new)(ds_stream stream, unsigned flags, ds_event *out) {
+    if (out) out->id = 0;
+    DS__ENTER("ds_stream_record_new");
+    DS__REQUIRE(out, "out is NULL");
+    ds__stream *s = ds__stream_pin(stream);
+    if (!s) return DS_ERR_INVALID_HANDLE;
+    ds_event handle = { 0 };
+    ds_result r = ds__event_new(flags, NULL, &handle);
+    if (r == DS_OK) {
+        ds__event *e = ds__event_pin(handle);
+        r = e ? ds__record(e, s) : DS_ERR_INVALID_HANDLE;
+        if (e) ds__event_unpin(e);
+        if (r < 0) ds__event_end(handle); else *out = handle;
+    }
+    ds__stream_unpin(s);
+    return r;
+}
+
+DSDEF ds_result (ds_stream_wait_event)(ds_stream stream, ds_event event) {
+    DS__ENTER("ds_stream_wait_event");
+    ds__event *e = ds__event_pin(event);
+    if (!e) return DS_ERR_INVALID_HANDLE;
+    ds__stream *s = ds__stream_pin(stream);
+    ds_result r = s ? DS_OK : DS_ERR_INVALID_HANDLE;
+    int64_t device = atomic_load(&e->device);
+    void *native = atomic_load_explicit(&e->native, memory_order_acquire);
+    if (s && native && device >= 0) {
+        ds__op op = ds__op_make(DS__OP_WAIT);
+        op.u.event.event = native;
+        r = (int)(device >> 32) == s->device.type ? ds__submit(s, &op)
+                                                  : ds__fail(DS_ERR_CROSS_DRIVER, "the event and the stream belong to different drivers");
+    }
+    if (s) ds__stream_unpin(s);
+    ds__event_unpin(e);
+    return r;
+}
+
+static ds_result ds__wait_stream(ds_stream stream, ds_stream other) {
+    ds__stream *s = ds__stream_pin(stream);
+    if (!s) return DS_ERR_INVALID_HANDLE;
+    ds__stream *o = ds__stream_pin(other);
+    ds_result r = DS_ERR_INVALID_HANDLE;
+    if (o && o->device.type != s->device.type) {
+        r = ds__fail(DS_ERR_CROSS_DRIVER, "the streams belong to different drivers");
+    } else if (o) {
+        ds__op op = ds__op_make(DS__OP_WAIT_STREAM);
+        op.u.wait.stream = o->native;
+        op.u.wait.upto = 0;
+        r = ds__submit(s, &op);
+    }
+    if (o) ds__stream_unpin(o);
+    ds__stream_unpin(s);
+    return r;
+}
+
+DSDEF ds_result (ds_stream_wait_stream)(ds_stream stream, ds_stream other) {
+    DS__ENTER("ds_stream_wait_stream");
+    return ds__wait_stream(stream, other);
+}
+
+static ds_result ds__event_sync(ds_event event, uint64_t timeout_ns) {
+    ds__event *e = ds__event_pin(event);
+    if (!e) return DS_ERR_INVALID_HANDLE;
+    void *native = atomic_load_explicit(&e->native, memory_order_acquire);
+    ds_result r = native ? e->driver->event_synchronize(native, timeout_ns) : DS_OK;
+    ds__event_unpin(e);
+    return r;
+}
+
+DSDEF ds_result (ds_event_query)(ds_event event) {
+    DS__ENTER("ds_event_query");
+    ds__event *e = ds__event_pin(event);
+    if (!e) return DS_ERR_INVALID_HANDLE;
+    void *native = atomic_load_explicit(&e->native, memory_order_acquire);
+    ds_result r = native ? e->driver->event_query(native) : DS_OK;
+    ds__event_unpin(e);
+    return r;
+}
+DSDEF ds_result (ds_event_synchronize)(ds_event event) {
+    DS__ENTER("ds_event_synchronize");
+    return ds__event_sync(event, DS__FOREVER);
+}
+DSDEF ds_result (ds_event_synchronize_for)(ds_event event, uint64_t timeout_ns) {
+    DS__ENTER("ds_event_synchronize_for");
+    return ds__event_sync(event, timeout_ns < DS__FOREVER ? timeout_ns : DS__FOREVER - 1);
+}
+
+/* The checks in torch's order; both events are pinned. */
+static ds_result ds__elapsed(ds__event *a, ds__event *b, double *out_ms) {
+    if (!(a->flags & DS_EVENT_TIMING) || !(b->flags & DS_EVENT_TIMING))
+        return ds__fail(DS_ERR_NO_TIMING, "both events must be created with DS_EVENT_TIMING");
+    int64_t da = atomic_load(&a->device), db = atomic_load(&b->device);
+    if (da < 0 || db < 0) return ds__fail(DS_ERR_NOT_RECORDED, "both events must be recorded first");
+    void *na = atomic_load_explicit(&a->native, memory_order_acquire), *nb = atomic_load_explicit(&b->native, memory_order_acquire);
+    ds_result r = a->driver->event_query(na);
+    if (r == DS_OK) r = b->driver->event_query(nb);
+    if (r != DS_OK) return r;
+    if (da != db) return ds__fail(DS_ERR_DEVICE_MISMATCH, "the events were recorded on different devices");
+    return a->driver->event_elapsed(na, nb, out_ms);
+}
+
+DSDEF ds_result (ds_event_elapsed_ms)(ds_event start, ds_event end, double *out_ms) {
+    if (out_ms) *out_ms = 0;
+    DS__ENTER("ds_event_elapsed_ms");
+    DS__REQUIRE(out_ms, "out_ms is NULL");
+    ds__event *a = ds__event_pin(start);
+    if (!a) return DS_ERR_INVALID_HANDLE;
+    ds__event *b = ds__event_pin(end);
+    ds_result r = b ? ds__elapsed(a, b, out_ms) : DS_ERR_INVALID_HANDLE;
+    if (b) ds__event_unpin(b);
+    ds__event_unpin(a);
+    return r;
+}
+
+DSDEF ds_result (ds_event_device)(ds_event event, ds_device *out) {
+    if (out) memset(out, 0, sizeof *out);
+    DS__ENTER("ds_event_device");
+    DS__REQUIRE(out, "out is NULL");
+    ds__event *e = ds__event_pin(event);
+    if (!e) return DS_ERR_INVALID_HANDLE;
+    int64_t device = atomic_load(&e->device);
+    if (device >= 0) { out->type = (int32_t)(device >> 32); out->index = (int32_t)(device & INT_MAX); }
+    ds__event_unpin(e);
+    return DS_OK;
+}
+
+DSDEF ds_result (ds_event_flags)(ds_event event, unsigned *out) {
+    if (out) *out = 0;
+    DS__ENTER("ds_event_flags");
+    DS__REQUIRE(out, "out is NULL");
+    ds__event *e = ds__event_pin(event);
+    if (!e) return DS_ERR_INVALID_HANDLE;
+    *out = e->flags;
+    ds__event_unpin(e);
+    return DS_OK;
+}
+
+/* ---- >>core: memory ------------------------------------------------------------------------------------------------------------------ */
+
+/* The driver that host memory belongs to: the first that is available. */
+static const ds__driver *ds__host_driver(void) { return ds__g.driver[0] ? ds__g.driver[0] : ds__g.driver[1]; }
+
+static ds_result ds__pointer_info(const void *ptr, ds_pointer_info *out) {
+    const ds__driver *d = ds__host_driver();
+    if (d) return d->pointer_query(ptr, out);
+    memset(out, 0, sizeof *out);
+    out->device.type = DS_DEVICE_HOST;
+    return DS_OK;
+}
+
+DSDEF ds_result (ds_alloc)(ds_device device, size_t size, void **out) {
+    if (out) *out = NULL;
+    DS__ENTER("ds_alloc");
+    DS__REQUIRE(out, "out is NULL");
+    DS__RESOLVE(device);
+    return size ? ds__driver_of(device)->memory_alloc(device.index, size, out) : DS_OK;
+}
+
+DSDEF ds_result (ds_alloc_pitch)(ds_device device, size_t width, size_t height, void **out, size_t *out_pitch) {
+    if (out) *out = NULL;
+    if (out_pitch) *out_pitch = 0;
+    DS__ENTER("ds_alloc_pitch");
+    DS__REQUIRE(out && out_pitch, "%s is NULL", out ? "out_pitch" : "out");
+    DS__REQUIRE(width <= SIZE_MAX - 511, "a row of %zu bytes is too large", width);
+    size_t pitch = (width + 511) & ~(size_t)511;
+    DS__REQUIRE(pitch == 0 || height <= SIZE_MAX / pitch, "%zu rows of %zu bytes are too large", height, width);
+    DS__RESOLVE(device);
+    ds_result r = width && height ? ds__driver_of(device)->memory_alloc(device.index, pitch * height, out) : DS_OK;
+    if (r == DS_OK) *out_pitch = pitch;
+    return r;
+}
+
+DSDEF ds_result (ds_free)(void *ptr) {
+    DS__ENTER("ds_free");
+    if (!ptr) return DS_OK;
+    ds_pointer_info info;
+    ds_result r = ds__pointer_info(ptr, &info);
+    if (r < 0) return r;
+    DS__REQUIRE(info.kind == DS_MEMORY_DEVICE && info.base == ptr, "%p is not the start of an allocation of ds_alloc", ptr);
+    return ds__driver_of(info.device)->memory_free(info.device.index, ptr);
+}
+
+#define DS__HOST_DRIVER(driver) \
+    const ds__driver *driver = ds__host_driver(); \
+    if (!driver) return ds__fail(DS_ERR_NO_DEVICE, "no driver is available; see ds_backend_report")
+
+DSDEF ds_result (ds_host_alloc)(size_t size, void **out) {
+    if (out) *out = NULL;
+    DS__ENTER("ds_host_alloc");
+    DS__REQUIRE(out, "out is NULL");
+    DS__HOST_DRIVER(driver);
+    return size ? driver->host_alloc(size, out) : DS_OK;
+}
+DSDEF ds_result (ds_host_free)(void *ptr) {
+    DS__ENTER("ds_host_free");
+    if (!ptr) return DS_OK;
+    DS__HOST_DRIVER(driver);
+    return driver->host_free(ptr);
+}
+DSDEF ds_result (ds_host_register)(void *ptr, size_t size) {
+    DS__ENTER("ds_host_register");
+    DS__REQUIRE(ptr && size, "there is nothing to register");
+    DS__REQUIRE(size <= UINTPTR_MAX - (uintptr_t)ptr, "%zu bytes reach beyond the address space", size);
+    DS__HOST_DRIVER(driver);
+    return driver->host_register(ptr, size);
+}
+DSDEF ds_result (ds_host_unregister)(void *ptr) {
+    DS__ENTER("ds_host_unregister");
+    DS__HOST_DRIVER(driver);
+    return driver->host_unregister(ptr);
+}
+DSDEF ds_result (ds_pointer_query)(const void *ptr, ds_pointer_info *out) {
+    if (out) memset(out, 0, sizeof *out);
+    DS__ENTER("ds_pointer_query");
+    DS__REQUIRE(out, "out is NULL");
+    return ds__pointer_info(ptr, out);
+}
+
+/* ---- >>core: copies and fills ------------------------------------------------------------------------------------------------------------ */
+
+/* Bytes from the first byte of the first row to the last of the last. 0: it does not fit into a size_t. */
+static size_t ds__span(size_t pitch, size_t width, size_t height) {
+    if (pitch != 0 && height - 1 > (SIZE_MAX - width) / pitch) return 0;
+    return (height - 1) * pitch + width;
+}
+
+/* Looks the range up and checks that it stays inside of its allocation. */
+static ds_result ds__operand(const void *ptr, size_t span, const char *what, ds_pointer_info *out) {
+    DS__REQUIRE(ptr, "%s is NULL", what);
+    ds_result r = ds__pointer_info(ptr, out);
+    if (r < 0) return r;
+    size_t offset = out->base ? (size_t)((uintptr_t)ptr - (uintptr_t)out->base) : 0;
+    DS__REQUIRE(!out->base || span <= out->size - offset, "%s: %zu bytes at offset %zu leave an allocation of %zu bytes", what, span, offset, out->size);
+    return DS_OK;
+}
+
+static int ds__touches_pageable(const ds_pointer_info *a, const ds_pointer_info *b) {
+    return a->kind == DS_MEMORY_PAGEABLE || (b && b->kind == DS_MEMORY_PAGEABLE);
+}
+
+/* A staged copy: neither device reaches the other. */
+static ds_result ds__needs_staging(const ds__stream *s, const ds_pointer_info *dst, const ds_pointer_info *src, int *out) {
+    *out = 0;
+    if (dst->kind != DS_MEMORY_DEVICE || src->kind != DS_MEMORY_DEVICE || dst->device.index == src->device.index) return DS_OK;
+    int reach = 0;
+    ds_result r = s->driver->device_peer(dst->device.index, src->device.index, &reach);
+    if (r == DS_OK && !reach) r = s->driver->device_peer(src->device.index, dst->device.index, &reach);
+    *out = !reach;
+    return r;
+}
+
+/* Puts the operation on the stream; blocks until it is done when it touches pageable memory. */
+static ds_result ds__move(ds__stream *s, const ds__op *op, int blocks) {
+    ds_result r = ds__submit(s, op);
+    return r == DS_OK && blocks ? ds__stream_error(s, s->driver->stream_synchronize(s->native, DS__FOREVER)) : r;
+}
+
+static ds_result ds__copy_between(ds__stream *s, void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width, size_t height,
+                                  const ds_device *dst_device, const ds_device *src_device) {
+    ds_pointer_info to, from;
+    size_t dst_span = ds__span(dst_pitch, width, height), src_span = ds__span(src_pitch, width, height);
+    DS__REQUIRE(dst_span && src_span, "the copy is larger than the address space");
+    ds_result r = ds__operand(dst, dst_span, "dst", &to);
+    if (r == DS_OK) r = ds__operand(src, src_span, "src", &from);
+    if (r < 0) return r;
+    if ((dst_device && (to.device.type != dst_device->type || to.device.index != dst_device->index)) ||
+        (src_device && (from.device.type != src_device->type || from.device.index != src_device->index)))
+        return ds__fail(DS_ERR_DEVICE_MISMATCH, "dst is on %s:%d and src on %s:%d", ds__type_name(to.device.type), to.device.index,
+                        ds__type_name(from.device.type), from.device.index);
+    int staged = 0;
+    if ((r = ds__needs_staging(s, &to, &from, &staged)) < 0) return r;
+    ds__op op = ds__op_make(DS__OP_COPY);
+    op.flags = staged ? DS__OP_STAGED : 0;
+    int rows = dst_pitch != width || src_pitch != width; /* else it is one row */
+    op.u.copy.dst = dst;
+    op.u.copy.src = src;
+    op.u.copy.dst_pitch = dst_pitch;
+    op.u.copy.src_pitch = src_pitch;
+    op.u.copy.width = rows ? width : width * height;
+    op.u.copy.height = rows ? height : 1;
+    return ds__move(s, &op, ds__touches_pageable(&to, &from));
+}
+
+DSDEF ds_result (ds_copy)(void *dst, const void *src, size_t size, ds_stream stream) {
+    DS__ENTER("ds_copy");
+    ds__stream *s = ds__stream_pin(stream);
+    if (!s) return DS_ERR_INVALID_HANDLE;
+    ds_result r = size ? ds__copy_between(s, dst, size, src, size, size, 1, NULL, NULL) : DS_OK;
+    ds__stream_unpin(s);
+    return r;
+}
+
+DSDEF ds_result (ds_copy_2d)(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width, size_t height, ds_stream stream) {
+    DS__ENTER("ds_copy_2d");
+    DS__REQUIRE(dst_pitch >= width && src_pitch >= width, "a pitch is smaller than the width of %zu bytes", width);
+    ds__stream *s = ds__stream_pin(stream);
+    if (!s) return DS_ERR_INVALID_HANDLE;
+    ds_result r = width && height ? ds__copy_between(s, dst, dst_pitch, src, src_pitch, width, height, NULL, NULL) : DS_OK;
+    ds__stream_unpin(s);
+    return r;
+}
+
+DSDEF ds_result (ds_copy_peer)(void *dst, ds_device dst_device, const void *src, ds_device src_device, size_t size, ds_stream stream) {
+    DS__ENTER("ds_copy_peer");
+    DS__RESOLVE(dst_device);
+    DS__RESOLVE(src_device);
+    ds__stream *s = ds__stream_pin(stream);
+    if (!s) return DS_ERR_INVALID_HANDLE;
+    ds_result r = size ? ds__copy_between(s, dst, size, src, size, size, 1, &dst_device, &src_device) : DS_OK;
+    ds__stream_unpin(s);
+    return r;
+}
+
+static ds_result ds__fill_rows(ds_stream stream, void *ptr, size_t pitch, uint32_t value, size_t value_size, size_t width, size_t height) {
+    DS__REQUIRE(value_size == 1 || value_size == 2 || value_size == 4, "a value of %zu bytes is not 1, 2 or 4", value_size);
+    DS__REQUIRE(width <= SIZE_MAX / value_size, "%zu elements are larger than the address space", width);
+    DS__REQUIRE(height <= 1 || (pitch >= width * value_size && pitch % value_size == 0), "the pitch %zu is too small or not a multiple of %zu", pitch, value_size);
+    DS__REQUIRE((uintptr_t)ptr % value_size == 0, "%p is not a multiple of %zu", ptr, value_size);
+    ds__stream *s = ds__stream_pin(stream);
+    if (!s) return DS_ERR_INVALID_HANDLE;
+    ds_result r = DS_OK;
+    if (width && height) {
+        ds_pointer_info to;
+        size_t span = ds__span(pitch, width * value_size, height);
+        r = span ? ds__operand(ptr, span, "ptr", &to) : ds__fail(DS_ERR_INVALID_VALUE, "the fill is larger than the address space");
+        if (r == DS_OK) {
+            ds__op op = ds__op_make(DS__OP_FILL);
+            int rows = pitch != width * value_size;
+            op.u.fill.dst = ptr;
+            op.u.fill.pitch = pitch;
+            op.u.fill.value_size = value_size;
+            op.u.fill.width = rows ? width : width * height;
+            op.u.fill.height = rows ? height : 1;
+            op.u.fill.value = value;
+            r = ds__move(s, &op, ds__touches_pageable(&to, NULL));
+        }
+    }
+    ds__stream_unpin(s);
+    return r;
+}
+
+DSDEF ds_result (ds_fill)(void *ptr, uint32_t value, size_t value_size, size_t count, ds_stream stream) {
+    DS__ENTER("ds_fill");
+    return ds__fill_rows(stream, ptr, count * (value_size <= 4 ? value_size : 0), value, value_size, count, 1);
+}
+DSDEF ds_result (ds_fill_2d)(void *ptr, size_t pitch, uint32_t value, size_t value_size, size_t width, size_t height, ds_stream stream) {
+    DS__ENTER("ds_fill_2d");
+    return ds__fill_rows(stream, ptr, pitch, value, value_size, width, height);
+}
+
+/* ---- >>core: host functions ------------------------------------------------------------------------------------------------------------------ */
+
+static ds_result ds__host_op(int kind, ds_stream stream, ds_host_fn fn, ds_callback_fn callback, void *user, ds_host_fn dtor_fn) {
+    DS__REQUIRE(fn || callback, "the function is NULL");
+    ds__stream *s = ds__stream_pin(stream);
+    if (!s) return DS_ERR_INVALID_HANDLE;
+    ds__op op = ds__op_make(kind);
+    op.u.host.fn = fn;
+    op.u.host.callback = callback;
+    op.u.host.user = user;
+    op.u.host.dtor_fn = dtor_fn;
+    op.u.host.stream = stream.id;
+    ds_result r = ds__submit(s, &op);
+    ds__stream_unpin(s);
+    return r;
+}
+
+/* The payload's destructor runs exactly once, so it runs here when the call was refused. */
+static ds_result ds__refuse_payload(ds_result r, void *user, ds_host_fn dtor_fn) {
+    if (r >= 0 || !dtor_fn) return r;
+    int outer = ds__tls.in_callback;
+    ds__tls.in_callback = 1;
+    dtor_fn(user);
+    ds__tls.in_callback = outer;
+    return r;
+}
+
+DSDEF ds_result (ds_launch_host_func)(ds_stream stream, ds_host_fn fn, void *user, ds_host_fn dtor_fn) {
+    ds_result r = ds__enter("ds_launch_host_func");
+    if (r == DS_OK) r = ds__host_op(DS__OP_HOST, stream, fn, NULL, user, dtor_fn);
+    return ds__refuse_payload(r, user, dtor_fn);
+}
+DSDEF ds_result (ds_add_callback)(ds_stream stream, ds_callback_fn fn, void *user, ds_host_fn dtor_fn) {
+    ds_result r = ds__enter("ds_add_callback");
+    if (r == DS_OK) r = ds__host_op(DS__OP_CALLBACK, stream, NULL, fn, user, dtor_fn);
+    return ds__refuse_payload(r, user, dtor_fn);
+}
+
+/* ---- >>core: kernels ------------------------------------------------------------------------------------------------------------------------------ */
+
+static void ds__kernel_free(void *object) {
+    ds__kernel *k = object;
+    ds__release((void *)(uintptr_t)k->name);
+    ds__release(k->params);
+}
+
+static ds_result ds__kernel_check(const ds_kernel_desc *d) {
+    DS__REQUIRE(d && d->name && *d->name, "a kernel needs a desc with a name");
+    DS__REQUIRE(d->cpu_fn || d->cuda.image || d->cuda.native_fn, "kernel %s has neither a CPU nor a CUDA form", d->name);
+    DS__REQUIRE(d->args_size <= DS_KERNEL_MAX_ARGS, "kernel %s: %zu bytes of arguments are more than %d", d->name, d->args_size, DS_KERNEL_MAX_ARGS);
+    DS__REQUIRE(d->params || !d->param_count, "kernel %s: params is NULL", d->name);
+    DS__REQUIRE(!d->cuda.image || !d->cuda.native_fn, "kernel %s has both an image and a native function", d->name);
+    DS__REQUIRE(!d->cuda.image || d->cuda.entry, "kernel %s: the image needs the name of the function", d->name);
+    for (size_t i = 0; i < d->param_count; i++) {
+        const ds_param *p = &d->params[i];
+        DS__REQUIRE((unsigned)p->kind <= DS_PARAM_COUNT, "kernel %s: parameter %zu has no kind", d->name, i);
+        if (p->kind == DS_PARAM_FIRST || p->kind == DS_PARAM_COUNT) {
+            DS__REQUIRE(p->size == 4 || p->size == 8, "kernel %s: parameter %zu, a number of items, is not 4 or 8 bytes", d->name, i);
+            continue;
+        }
+        DS__REQUIRE(p->size > 0 && p->size <= d->args_size && p->offset <= d->args_size - p->size,
+                    "kernel %s: parameter %zu is outside of the %zu bytes of arguments", d->name, i, d->args_size);
+        DS__REQUIRE(p->kind == DS_PARAM_VALUE || p->size == sizeof(void *), "kernel %s: parameter %zu is a pointer of %zu bytes", d->name, i, p->size);
+    }
+    return DS_OK;
+}
+
+DSDEF ds_result (ds_kernel_create)(const ds_kernel_desc *desc, ds_kernel *out) {
+    if (out) out->id = 0;
+    DS__ENTER("ds_kernel_create");
+    DS__REQUIRE(out, "out is NULL");
+    ds_result r = ds__kernel_check(desc);
+    if (r < 0) return r;
+    ds__reclaim();
+    ds__kernel *k = ds__table_add(&ds__g.kernels);
+    if (!k) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for kernel %s", desc->name);
+    k->cpu_fn = desc->cpu_fn;
+    k->args_size = desc->args_size;
+    k->grain = desc->grain;
+    k->name = ds__copy_text(desc->name, 255);
+    k->param_count = desc->param_count;
+    k->cuda = desc->cuda;
+    k->made = ds__tls.site;
+    if (desc->param_count) k->params = ds__alloc(desc->param_count * sizeof *k->params);
+    if (!k->name || (desc->param_count && !k->params)) {
+        ds__table_kill(&ds__g.kernels, k);
+        ds__slot_reclaim(&ds__g.kernels, &k->slot);
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for kernel %s", desc->name);
+    }
+    if (desc->param_count) memcpy(k->params, desc->params, desc->param_count * sizeof *k->params);
+    out->id = ds__handle(&k->slot);
+    return DS_OK;
+}
+
+/* A launch is counted in `pins` for as long as it is pending; see ds__kernel. The count is taken before the handle is
+   checked, so that a destroyed kernel with a late launch is not freed under it. */
+static inline ds__kernel *ds__kernel_pin(ds_kernel handle) {
+    ds__slot *slot = (uint32_t)handle.id ? ds__slot_at(&ds__g.kernels, (uint32_t)handle.id - 1) : NULL;
+    if (DS__LIKELY(slot != NULL)) {
+        ds__kernel *k = (ds__kernel *)(void *)slot;
+        atomic_fetch_add(&k->pins, 1);
+        uint64_t word = atomic_load(&slot->word);
+        if (DS__LIKELY(DS__GENERATION(word) == (uint32_t)(handle.id >> 32) && DS__STATE(word) == DS__ALIVE)) return k;
+        atomic_fetch_sub(&k->pins, 1);
+    }
+    ds__fail(DS_ERR_INVALID_HANDLE, handle.id ? "the kernel was destroyed or never existed" : "no kernel was given (the handle is zero)");
+    return NULL;
+}
+
+DSDEF ds_result (ds_kernel_destroy)(ds_kernel kernel) {
+    DS__ENTER("ds_kernel_destroy");
+    ds__kernel *k = ds__pin(&ds__g.kernels, kernel.id);
+    if (!k) return ds__fail(DS_ERR_INVALID_HANDLE, "the kernel was destroyed or never existed");
+    if (!ds__table_kill(&ds__g.kernels, k)) {
+        ds__unpin(&ds__g.kernels, k);
+        return ds__fail(DS_ERR_INVALID_HANDLE, "the kernel was destroyed already");
+    }
+    ds__lock_take(&ds__g.lock); /* with our reference */
+    k->next_dead = ds__g.dead_kernels;
+    ds__g.dead_kernels = k;
+    atomic_fetch_add(&ds__g.dead, 1);
+    ds__lock_give(&ds__g.lock);
+    ds__reclaim();
+    return DS_OK;
+}
+
+static ds_result ds__launch(ds_kernel kernel, size_t items, const ds_grid *grid, const void *args, size_t args_size, ds_stream stream) {
+    ds__stream *s = ds__stream_pin(stream);
+    if (DS__UNLIKELY(!s)) return DS_ERR_INVALID_HANDLE;
+    ds__kernel *k = ds__kernel_pin(kernel);
+    ds_result r = DS_ERR_INVALID_HANDLE;
+    if (DS__UNLIKELY(!k)) {
+        /* the sentence is set */
+    } else if (DS__UNLIKELY(args_size != k->args_size || (args_size && !args))) {
+        r = ds__fail(DS_ERR_INVALID_VALUE, "kernel %s takes %zu bytes of arguments, not %zu at %p", k->name, k->args_size, args_size, args);
+    } else if (items) {
+        ds__op op = ds__op_make(DS__OP_KERNEL);
+        op.u.kernel.kernel = k;
+        op.u.kernel.items = items;
+        op.u.kernel.args_size = args_size;
+        op.u.kernel.args = args;
+        op.u.kernel.grid = grid;
+        r = ds__submit(s, &op);
+    } else {
+        r = DS_OK;
+    }
+    if (k && (DS__UNLIKELY(r < 0) || !items)) atomic_fetch_sub(&k->pins, 1); /* else the driver gives it to `done` */
+    ds__stream_unpin(s);
+    return r;
+}
+
+DSDEF ds_result (ds_launch)(ds_kernel kernel, size_t items, const void *args, size_t args_size, ds_stream stream) {
+    DS__ENTER("ds_launch");
+    return ds__launch(kernel, items, NULL, args, args_size, stream);
+}
+
+DSDEF ds_result (ds_launch_grid)(ds_kernel kernel, const ds_grid *grid, const void *args, size_t args_size, ds_stream stream) {
+    DS__ENTER("ds_launch_grid");
+    DS__REQUIRE(grid, "grid is NULL");
+    size_t items = 1;
+    for (int i = 0; i < 6; i++) {
+        size_t n = i < 3 ? grid->grid[i] : grid->block[i - 3];
+        if (n == 0 && i > 0) n = 1;
+        DS__REQUIRE(n == 0 || items <= SIZE_MAX / n, "the grid has more threads than a size_t counts");
+        items *= n;
+    }
+    return ds__launch(kernel, items, grid, args, args_size, stream);
+}
+
+/* ---- >>core: shutdown -------------------------------------------------------------------------------------------------------------------------------- */
+
+__attribute__((format(printf, 1, 2))) static void ds__warn(const char *format, ...) {
+    char text[400];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    ds__log(DS_LOG_WARNING, 0, text);
+}
+
+/* Reports and ends what the user left. */
+static void ds__end_table(ds__table *t) {
+    for (uint32_t i = 0; i < t->used; i++) {
+        ds__slot *slot = ds__slot_at(t, i);
+        if (DS__STATE(atomic_load(&slot->word)) == DS__FREE) continue;
+        const char *label = NULL;
+        ds_site made = { NULL, 0 };
+        int ours = DS__STATE(atomic_load(&slot->word)) == DS__DYING;
+        if (t == &ds__g.streams) {
+            ds__stream *s = (ds__stream *)(void *)slot;
+            label = s->label;
+            made = s->made;
+            ours |= s->kind != DS__STREAM_NEW;
+        } else if (t == &ds__g.events) {
+            label = ((ds__event *)(void *)slot)->label;
+            made = ((ds__event *)(void *)slot)->made;
+        } else {
+            label = ((ds__kernel *)(void *)slot)->name;
+            made = ((ds__kernel *)(void *)slot)->made;
+        }
+        if (!ours) ds__warn("%s \"%s\", made at %s:%d, was not destroyed", t->what, label ? label : "", made.file ? made.file : "?", made.line);
+        t->free_fn(slot);
+    }
+    ds__table_destroy(t);
+}
+
+DSDEF ds_result (ds_shutdown)(void) {
+    ds__tls_block *tls = &ds__tls;
+    tls->fn = "ds_shutdown";
+    tls->site = ds_call_site;
+    ds_call_site.file = NULL;
+    if (tls->in_callback) return ds__enter_slow(tls);
+    pthread_mutex_lock(&ds__g.mutex);
+    int state = atomic_load(&ds__g.state);
+    ds_result r = DS_OK;
+    if (state == DS__FORKED) r = ds__fail(DS_ERR_FORKED, "devstream was in use before fork");
+    if (state == DS__READY) {
+        for (int b = 0; b < DS_BACKEND_COUNT; b++)
+            for (int i = 0; ds__g.driver[b] && i < ds__g.backend[b].device_count; i++) {
+                ds_result one = ds__g.driver[b]->device_synchronize(i);
+                if (r == DS_OK) r = one;
+            }
+        while (ds__g.threads) { ds__thread *t = ds__g.threads; ds__g.threads = t->next; ds__thread_free(t); }
+        ds__g.dead_kernels = NULL;
+        ds__end_table(&ds__g.streams);
+        ds__end_table(&ds__g.events);
+        ds__end_table(&ds__g.kernels);
+        for (int b = 0; b < DS_BACKEND_COUNT; b++) {
+            if (ds__g.driver[b]) ds__g.driver[b]->stop();
+            ds__g.driver[b] = NULL;
+        }
+        ds__release(ds__g.legacy);
+        ds__g.legacy = NULL;
+        pthread_key_delete(ds__g.key);
+        atomic_store(&ds__g.dead, 0);
+        ds__g.epoch++;
+        atomic_store(&ds__g.state, DS__COLD);
+    }
+    if (state != DS__FORKED) memset(&ds__g.desc, 0, sizeof ds__g.desc);
+    pthread_mutex_unlock(&ds__g.mutex);
+    return r;
+}
+
+#endif /* C */
+#endif /* DEVSTREAM_IMPLEMENTATION */
