@@ -218,7 +218,7 @@ static struct {
     unsigned char *peers;
     ds__cpu_device *device;
     ds__cpu_worker *worker;
-    int started;
+    int started, workers_started;
     /* ready streams */
     ds__lock lock;                   /* ready lists, host list, jobs, counts of threads */
     ds__cpu_stream *ready_head[DS__CPU_LEVELS], *ready_tail[DS__CPU_LEVELS];
@@ -2004,23 +2004,26 @@ static ds_result ds__cpu_start(void) {
     }
     if (desc->peer_access) memcpy(ds__cpu.peers, desc->peer_access, n * n);
     for (size_t i = 0; i < n; i++) ds__cpu.device[i].limit = desc->memory_limit ? desc->memory_limit : ds__os_memory();
-    atomic_store(&ds__cpu.monitor_word, 1);
-    int error = pthread_create(&ds__cpu.monitor, NULL, ds__cpu_monitor_main, NULL);
-    ds__cpu.monitor_started = error == 0;
-    /* all count as awake before the first runs, so that no submission takes a starting worker for a missing one */
+    /* What the threads read is set before the first runs. All workers count as awake, so that no submission takes one that
+       is starting for a missing one. */
+    ds__cpu.workers = workers;
     atomic_store(&ds__cpu.lookers, workers);
+    atomic_store(&ds__cpu.monitor_word, 1);
+    int error = 0;
     for (int i = 0; i < workers && !error; i++) {
         ds__cpu.worker[i].index = i;
         error = pthread_create(&ds__cpu.worker[i].thread, NULL, ds__cpu_worker_main, &ds__cpu.worker[i]);
-        if (!error) ds__cpu.workers++;
+        if (!error) ds__cpu.workers_started++;
     }
+    if (!error) error = pthread_create(&ds__cpu.monitor, NULL, ds__cpu_monitor_main, NULL);
+    ds__cpu.monitor_started = error == 0;
     if (error) { ds__cpu_stop(); return ds__fail(DS_ERR_SYSTEM, "no thread could be started: %s", strerror(error)); }
     return DS_OK;
 }
 
 /* Drains everything, ends the threads, frees. */
 static void ds__cpu_stop(void) {
-    if (ds__cpu.workers) DS_IGNORE(ds__cpu_wait_everything());
+    if (ds__cpu.workers_started) DS_IGNORE(ds__cpu_wait_everything());
     if (ds__cpu.started && ds__cpu.worker && ds__cpu.device) {
         atomic_store(&ds__cpu.quit, 1);
         atomic_fetch_add(&ds__cpu.wake_word, 1);
@@ -2030,7 +2033,7 @@ static void ds__cpu_stop(void) {
         atomic_store(&ds__cpu.monitor_word, 1);
         ds__futex_wake(&ds__cpu.monitor_word, INT_MAX);
         if (ds__cpu.monitor_started) pthread_join(ds__cpu.monitor, NULL);
-        for (int i = 0; i < ds__cpu.workers; i++) pthread_join(ds__cpu.worker[i].thread, NULL);
+        for (int i = 0; i < ds__cpu.workers_started; i++) pthread_join(ds__cpu.worker[i].thread, NULL);
         for (int i = 0; i < ds__cpu.host_threads; i++) pthread_join(ds__cpu.host_thread[i], NULL);
     }
     ds__cpu_ranges *r = atomic_load(&ds__cpu.ranges);
