@@ -787,6 +787,15 @@ static inline void ds__pause(void) {
 #endif
 }
 
+/* Asks for a cache line that will be written soon and that another processor may have; any address is allowed. */
+static inline void ds__own_line(const void *line) {
+#if defined(__x86_64__)
+    __asm__ __volatile__("prefetchw (%0)" : : "r"(line));
+#else
+    __builtin_prefetch(line, 1);
+#endif
+}
+
 /* Sleeps while *word == value; returns at a wake, a signal, or after timeout_ns. */
 static void ds__futex_wait(_Atomic uint32_t *word, uint32_t value, uint64_t timeout_ns) {
     struct timespec t;
@@ -910,28 +919,31 @@ static char *ds__copy_text(const char *text, size_t longest) {
 /* ---- >>handles ------------------------------------------------------------------------------------------------ */
 
 /* Policy. A handle is index + 1 and generation. A slot's word is generation (32) | state (2) | references (30): one for
-   the owners, one per call that is inside (a pin), one per current-stream slot. Destroying drops the owners' reference
-   and the handle is stale at once; who drops the last reference of a dying slot frees the object. Slots live in
-   chunks that never move, so a look-up takes no lock; a stale look-up may touch the count of a slot that has another
-   life by now, which is harmless: the count goes up and down, and only a dying slot is ever freed. */
-enum { DS__FREE = 0, DS__ALIVE = 1, DS__DYING = 2 };
+   the owners, one per current-stream slot that holds the object. Destroying makes the handle stale at once and drops the
+   owners' reference; an object without references is freed when no call is inside of it. A call that is inside says so
+   in its thread's list of pins, a plain store; who wants to free makes all processors pass a barrier (membarrier) and then
+   reads all lists. So a call pays two stores for its pin and no locked instruction, and destroying pays for both. Slots
+   live in chunks that never move before ds_shutdown, so a look-up takes no lock. */
+enum { DS__FREE = 0, DS__ALIVE = 1, DS__DYING = 2, DS__ZOMBIE = 3 /* dying, without references, in the list to be freed */ };
 #define DS__REFS(word) ((uint32_t)(word) & 0x3fffffffu)
 #define DS__STATE(word) ((uint32_t)((word) >> 30) & 3u)
 #define DS__GENERATION(word) ((uint32_t)((word) >> 32))
+#define DS__WORD(generation, state, refs) ((uint64_t)(generation) << 32 | (uint64_t)(state) << 30 | (refs))
 
 typedef struct ds__slot {
     _Atomic uint64_t word;
     uint32_t index;
-    uint32_t next_free; /* index + 1 */
+    uint32_t next; /* index + 1, in the list of free slots or of zombies */
 } ds__slot;
 
 #define DS__FIRST_CHUNK 64u
 typedef struct ds__table {
     const char *what;          /* "stream" */
-    size_t element, keep;      /* size of the object, which begins with a ds__slot; bytes that outlive it */
+    size_t element;            /* size of the object, which begins with a ds__slot */
     void (*free_fn)(void *object);
+    int (*may_free_fn)(void *object); /* NULL, or: 0 when something else still needs it */
     ds__lock lock;
-    uint32_t used, free_head, alive;
+    uint32_t used, free_head, zombies;
     _Atomic(char *) chunk[25]; /* chunk i holds DS__FIRST_CHUNK << i objects */
 } ds__table;
 
@@ -954,7 +966,7 @@ static void *ds__table_add(ds__table *t) {
     ds__lock_take(&t->lock);
     if (t->free_head) {
         slot = ds__slot_at(t, t->free_head - 1);
-        t->free_head = slot->next_free;
+        t->free_head = slot->next;
     } else {
         uint32_t c = 31u - (uint32_t)__builtin_clz(t->used / DS__FIRST_CHUNK + 1);
         if (c < 25 && !atomic_load_explicit(&t->chunk[c], memory_order_relaxed)) {
@@ -967,59 +979,112 @@ static void *ds__table_add(ds__table *t) {
         }
         if (c < 25 && (slot = ds__slot_at(t, t->used)) != NULL) t->used++;
     }
-    if (slot) {
-        t->alive++;
-        memset((char *)slot + t->keep, 0, t->element - t->keep);
-        /* next generation, alive, one reference; added, so that a stale look-up's transient count is not lost */
-        uint64_t word = atomic_load_explicit(&slot->word, memory_order_relaxed);
-        uint64_t wrap = DS__GENERATION(word) == UINT32_MAX ? 2u : 1u;
-        atomic_fetch_add_explicit(&slot->word, (wrap << 32) + ((uint64_t)DS__ALIVE << 30) + 1, memory_order_release);
-    }
     ds__lock_give(&t->lock);
+    if (slot) {
+        memset((char *)slot + sizeof *slot, 0, t->element - sizeof *slot);
+        uint32_t generation = DS__GENERATION(atomic_load_explicit(&slot->word, memory_order_relaxed)) + 1;
+        if (generation == 0) generation = 1;
+        atomic_store_explicit(&slot->word, DS__WORD(generation, DS__ALIVE, 1), memory_order_release);
+    }
     return slot;
 }
 
-static void ds__slot_reclaim(ds__table *t, ds__slot *slot) {
-    t->free_fn(slot);
-    ds__lock_take(&t->lock);
-    slot->next_free = t->free_head;
-    t->free_head = slot->index + 1;
-    t->alive--;
-    ds__lock_give(&t->lock);
-}
+/* What pins: at most this many nested in one call. */
+#define DS__PINS 8
+typedef struct ds__pins { _Atomic(void *) at[DS__PINS]; unsigned count; } ds__pins;
+static ds__pins *ds__my_pins(void);
+static int ds__is_pinned(const void *object);
+static void ds__barrier(void);
+static _Atomic int ds__no_membarrier; /* 1: the kernel has none, so a pin needs a locked store */
 
 static inline void ds__unpin(ds__table *t, void *object) {
-    ds__slot *slot = object;
-    uint64_t word = atomic_fetch_sub_explicit(&slot->word, 1, memory_order_acq_rel) - 1;
-    while (DS__UNLIKELY(DS__STATE(word) == DS__DYING && DS__REFS(word) == 0)) {
-        if (atomic_compare_exchange_weak_explicit(&slot->word, &word, word & 0xffffffff00000000u, memory_order_acq_rel,
-                                                  memory_order_acquire)) {
-            ds__slot_reclaim(t, slot);
-            return;
-        }
-    }
+    ds__pins *pins = ds__my_pins();
+    unsigned i = pins->count;
+    (void)t;
+    while (i > 0 && atomic_load_explicit(&pins->at[--i], memory_order_relaxed) != object) {}
+    atomic_store_explicit(&pins->at[i], NULL, memory_order_release);
+    while (pins->count > 0 && !atomic_load_explicit(&pins->at[pins->count - 1], memory_order_relaxed)) pins->count--;
 }
 
+/* The object of a handle, safe from being freed until ds__unpin; NULL: the handle is stale or was never valid. */
 static inline void *ds__pin(ds__table *t, uint64_t id) {
-    uint32_t index = (uint32_t)id - 1, generation = (uint32_t)(id >> 32);
     if (DS__UNLIKELY((uint32_t)id == 0)) return NULL;
-    ds__slot *slot = ds__slot_at(t, index);
-    if (DS__UNLIKELY(!slot)) return NULL;
-    uint64_t word = atomic_fetch_add_explicit(&slot->word, 1, memory_order_acq_rel);
-    if (DS__LIKELY(DS__GENERATION(word) == generation && DS__STATE(word) == DS__ALIVE)) return slot;
+    ds__slot *slot = ds__slot_at(t, (uint32_t)id - 1);
+    ds__pins *pins = ds__my_pins();
+    if (DS__UNLIKELY(!slot || pins->count == DS__PINS)) return NULL;
+    _Atomic(void *) *at = &pins->at[pins->count++];
+#if defined(DS__SANITIZED)
+    atomic_store(at, slot);
+#else
+    if (DS__UNLIKELY(atomic_load_explicit(&ds__no_membarrier, memory_order_relaxed))) atomic_store(at, slot);
+    else atomic_store_explicit(at, slot, memory_order_relaxed);
+    atomic_signal_fence(memory_order_seq_cst); /* the processor's order comes from ds__barrier */
+#endif
+    uint64_t word = atomic_load(&slot->word);
+    if (DS__LIKELY(DS__GENERATION(word) == (uint32_t)(id >> 32) && DS__STATE(word) == DS__ALIVE)) return slot;
     ds__unpin(t, slot);
     return NULL;
 }
 
-/* Makes the handle stale and drops the owners' reference. The caller has a pin. 0: somebody else did it before. */
+static void ds__count_dead(int n);
+
+/* Moves a dying slot without references to the list of those to be freed. */
+static void ds__bury(ds__table *t, ds__slot *slot, uint64_t word) {
+    while (DS__STATE(word) == DS__DYING && DS__REFS(word) == 0) {
+        if (!atomic_compare_exchange_weak(&slot->word, &word, DS__WORD(DS__GENERATION(word), DS__ZOMBIE, 0))) continue;
+        ds__lock_take(&t->lock);
+        slot->next = t->zombies;
+        t->zombies = slot->index + 1;
+        ds__lock_give(&t->lock);
+        ds__count_dead(1);
+        return;
+    }
+}
+
+/* One more reference; the caller has a pin or another reference. */
+static void ds__ref(void *object) { atomic_fetch_add(&((ds__slot *)object)->word, 1); }
+
+static void ds__unref(ds__table *t, void *object) {
+    ds__slot *slot = object;
+    ds__bury(t, slot, atomic_fetch_sub(&slot->word, 1) - 1);
+}
+
+/* Makes the handle stale and drops the owners' reference. The caller has a pin, or is the owner. 0: it was done before. */
 static int ds__table_kill(ds__table *t, void *object) {
     ds__slot *slot = object;
-    uint64_t word = atomic_load_explicit(&slot->word, memory_order_acquire);
-    while (DS__STATE(word) == DS__ALIVE)
-        if (atomic_compare_exchange_weak_explicit(&slot->word, &word, word + (1u << 30) - 1, memory_order_acq_rel,
-                                                  memory_order_acquire)) return 1;
-    (void)t;
+    uint64_t word = atomic_load(&slot->word);
+    while (DS__STATE(word) == DS__ALIVE) {
+        uint64_t dying = DS__WORD(DS__GENERATION(word), DS__DYING, DS__REFS(word) - 1);
+        if (!atomic_compare_exchange_weak(&slot->word, &word, dying)) continue;
+        ds__bury(t, slot, dying);
+        return 1;
+    }
     return 0;
+}
+
+/* Frees the zombies that nobody is inside of. */
+static void ds__table_reap(ds__table *t) {
+    ds__lock_take(&t->lock);
+    uint32_t list = t->zombies;
+    t->zombies = 0;
+    ds__lock_give(&t->lock);
+    if (list) ds__barrier();
+    while (list) {
+        ds__slot *slot = ds__slot_at(t, list - 1);
+        list = slot->next;
+        uint64_t word = atomic_load(&slot->word);
+        int keep = DS__REFS(word) != 0 || ds__is_pinned(slot) || (t->may_free_fn && !t->may_free_fn(slot));
+        if (!keep) {
+            t->free_fn(slot);
+            atomic_store(&slot->word, DS__WORD(DS__GENERATION(word), DS__FREE, 0));
+            ds__count_dead(-1);
+        }
+        uint32_t *head = keep ? &t->zombies : &t->free_head;
+        ds__lock_take(&t->lock);
+        slot->next = *head;
+        *head = slot->index + 1;
+        ds__lock_give(&t->lock);
+    }
 }
 
 static void ds__table_destroy(ds__table *t) {
@@ -1027,7 +1092,7 @@ static void ds__table_destroy(ds__table *t) {
         ds__release(atomic_load_explicit(&t->chunk[c], memory_order_relaxed));
         atomic_store_explicit(&t->chunk[c], NULL, memory_order_relaxed);
     }
-    t->used = t->free_head = t->alive = 0;
+    t->used = t->free_head = t->zombies = 0;
 }
 
 /* ---- >>objects ------------------------------------------------------------------------------------------------- */
@@ -1064,14 +1129,10 @@ typedef struct ds__event {
     ds_site made;
 } ds__event;
 
-/* A launch takes one of `pins` and the driver gives one to `done` when it has passed it: two counters, on two cache
-   lines, so that the launching and the working thread do not fight for one. A destroyed kernel is freed by a later call
-   once they are equal. */
+/* A launch does not count itself: a destroyed kernel is freed once everything that was pending when nobody could launch it
+   any more has been passed (`mark`). */
 typedef struct ds__kernel {
     ds__slot slot;
-    _Atomic uint64_t pins;        /* these two go on counting when the slot is used again */
-    char pad[64];
-    _Atomic uint64_t done;
     ds_kernel_fn cpu_fn;
     size_t args_size, grain;
     const char *name;
@@ -1079,9 +1140,10 @@ typedef struct ds__kernel {
     size_t param_count;
     ds_kernel_cuda cuda;
     ds_site made;
+    void *mark;
+    char pad[64];                 /* launching threads read what stands above, workers write what stands below */
     _Atomic uint32_t runs;        /* CPU driver: launches timed so far */
     _Atomic uint32_t item_ns;     /* CPU driver: nanoseconds of an item, as last measured */
-    struct ds__kernel *next_dead;
 } ds__kernel;
 
 /* ---- >>operations and the driver table -------------------------------------------------------------------------- */
@@ -1144,6 +1206,8 @@ struct ds__driver {
     void (*stream_destroy)(void *stream);   /* deferred until drained; cannot fail */
     void (*stream_unwrap)(void *stream);    /* the object goes to the caller as a native handle */
     void (*event_destroy)(void *event);
+    int (*passed)(void **mark);             /* *mark NULL: notes all pending work in it. 1: that work is over, *mark is
+                                               freed and NULL; 0: not yet (or no memory: asked again later) */
 #define DS__MEMBER(entry, parameters, arguments) ds_result (*entry) parameters;
     DS__ENTRIES(DS__MEMBER)
 #undef DS__MEMBER
@@ -1176,11 +1240,12 @@ static struct {
     ds__table streams, events, kernels;
     ds__lock lock;               /* of what follows */
     ds__thread *threads;         /* all of them */
-    ds__kernel *dead_kernels;
-    _Atomic int dead;            /* ended threads and destroyed kernels that wait to be reclaimed */
+    _Atomic int dead;            /* ended threads and destroyed objects that wait to be reclaimed */
     _Atomic uint64_t next_stream_id;
     ds_stream *legacy;           /* per device ordinal, made at first use */
 } ds__g = { .mutex = PTHREAD_MUTEX_INITIALIZER };
+
+static void ds__count_dead(int n) { atomic_fetch_add(&ds__g.dead, n); }
 
 static void *ds__alloc(size_t size) {
     if (!ds__g.desc.allocator.alloc_fn) return calloc(1, size);
@@ -1201,12 +1266,7 @@ static void ds__log(ds_log_level level, int id, const char *text) {
     ds__g.desc.log_fn(&item, ds__g.desc.log_user);
 }
 
-/* A launch of the kernel is over, `count` times; never touches the kernel afterwards. */
-static void ds__kernel_passed(ds__kernel *kernel, uint64_t count) {
-    atomic_fetch_add_explicit(&kernel->done, count, memory_order_release);
-}
-
-/* Copies a text from the environment's number, 0 when unset or not a number. */
+/* A number from the environment, 0 when unset or not a number. */
 static uint64_t ds__env_number(const char *name) {
     const char *text = getenv(name);
     return text && *text ? strtoull(text, NULL, 0) : 0;
@@ -1335,6 +1395,7 @@ static ds_result ds__layers_apply(const char *list, const ds__driver **table) {
 static void ds__stream_free(void *object);
 static void ds__event_free(void *object);
 static void ds__kernel_free(void *object);
+static int ds__kernel_may_free(void *object);
 static void ds__thread_ends(void *thread);
 
 static void ds__forked(void) { atomic_store(&ds__g.state, atomic_load(&ds__g.state) == DS__COLD ? DS__COLD : DS__FORKED); }
@@ -1355,9 +1416,10 @@ static ds_result ds__start(void) {
     ds_result r = ds__layers_apply(ds__layer_list(), NULL);
     if (r == DS_OK) r = ds__fault_parse(ds__g.desc.fault ? ds__g.desc.fault : getenv("DEVSTREAM_FAULT"));
     if (r < 0) return r;
-    ds__g.streams = (ds__table){ .what = "stream", .element = sizeof(ds__stream), .keep = sizeof(ds__slot), .free_fn = ds__stream_free };
-    ds__g.events = (ds__table){ .what = "event", .element = sizeof(ds__event), .keep = sizeof(ds__slot), .free_fn = ds__event_free };
-    ds__g.kernels = (ds__table){ .what = "kernel", .element = sizeof(ds__kernel), .keep = offsetof(ds__kernel, cpu_fn), .free_fn = ds__kernel_free };
+    ds__g.streams = (ds__table){ .what = "stream", .element = sizeof(ds__stream), .free_fn = ds__stream_free };
+    ds__g.events = (ds__table){ .what = "event", .element = sizeof(ds__event), .free_fn = ds__event_free };
+    ds__g.kernels = (ds__table){ .what = "kernel", .element = sizeof(ds__kernel), .free_fn = ds__kernel_free,
+                               .may_free_fn = ds__kernel_may_free };
     memset(ds__g.backend, 0, sizeof ds__g.backend);
     ds__g.driver[0] = ds__g.driver[1] = NULL;
     ds__g.backend[0].name = "cuda";
@@ -1378,6 +1440,7 @@ static ds_result ds__start(void) {
         r = ds__layers_apply(ds__layer_list(), &ds__g.driver[1]);
     }
 #endif
+    if (syscall(SYS_membarrier, 16 /* MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED */, 0, 0) != 0) atomic_store(&ds__no_membarrier, 1);
     int error = r == DS_OK ? pthread_key_create(&ds__g.key, ds__thread_ends) : 0;
     if (error) r = ds__fail(DS_ERR_SYSTEM, "no thread-specific data: %s", strerror(error));
     if (r == DS_OK && !ds__g.atfork) { pthread_atfork(NULL, NULL, ds__forked); ds__g.atfork = 1; }
@@ -1391,6 +1454,8 @@ static ds_result ds__start(void) {
     return DS_OK;
 }
 
+static ds__thread *ds__thread_state(void);
+
 __attribute__((noinline, cold)) static ds_result ds__enter_slow(ds__tls_block *t) {
     if (t->in_callback)
         return ds__fail(DS_ERR_NOT_PERMITTED, "devstream was called from inside of a host function, callback, destructor or kernel");
@@ -1403,6 +1468,7 @@ __attribute__((noinline, cold)) static ds_result ds__enter_slow(ds__tls_block *t
         if (r == DS_OK) atomic_store(&ds__g.state, DS__READY);
     }
     pthread_mutex_unlock(&ds__g.mutex);
+    if (r == DS_OK && !ds__thread_state()) r = DS_ERR_OUT_OF_MEMORY;
     return r;
 }
 
@@ -1412,8 +1478,8 @@ static inline ds_result ds__enter(const char *fn) {
     t->fn = fn;
     t->site = ds_call_site;
     ds_call_site.file = NULL;
-    if (DS__UNLIKELY(t->in_callback || atomic_load_explicit(&ds__g.state, memory_order_acquire) != DS__READY))
-        return ds__enter_slow(t);
+    if (DS__UNLIKELY(t->in_callback || atomic_load_explicit(&ds__g.state, memory_order_acquire) != DS__READY ||
+                     t->epoch != ds__g.epoch)) return ds__enter_slow(t);
     return DS_OK;
 }
 #define DS__ENTER(fn) do { ds_result ds__r = ds__enter(fn); if (DS__UNLIKELY(ds__r < 0)) return ds__r; } while (0)
@@ -1464,6 +1530,7 @@ typedef struct ds__frame { int kind; unsigned flags; ds_device device; ds_stream
 /* A thread's current device and streams, indexed by the device's ordinal over all drivers. The current-stream slots hold a
    reference to the stream. Belongs to its thread until that ends; then a later call of any thread reclaims it. */
 struct ds__thread {
+    ds__pins pins;
     ds_device device;
     ds_stream *current, *own;    /* current and per-thread stream of each device; zeroed: none yet */
     ds__frame *frame;
@@ -1497,10 +1564,27 @@ static void ds__thread_free(ds__thread *t) {
     ds__release(t);
 }
 
-/* Frees what ended threads left: called where streams are made, not on hot paths. */
+static ds__pins *ds__my_pins(void) { return &ds__tls.thread->pins; }
+
+static int ds__is_pinned(const void *object) {
+    int found = 0;
+    ds__lock_take(&ds__g.lock);
+    for (ds__thread *t = ds__g.threads; t && !found; t = t->next)
+        for (int i = 0; i < DS__PINS && !found; i++)
+            found = atomic_load_explicit(&t->pins.at[i], memory_order_acquire) == object;
+    ds__lock_give(&ds__g.lock);
+    return found;
+}
+
+/* Every thread of the process passes a full barrier. */
+static void ds__barrier(void) {
+    if (!atomic_load(&ds__no_membarrier)) syscall(SYS_membarrier, 8 /* MEMBARRIER_CMD_PRIVATE_EXPEDITED */, 0, 0);
+}
+
+/* Frees what ended threads left and what was destroyed: called where objects are made and destroyed and after waiting,
+   not on hot paths. */
 static void ds__reclaim(void) {
     ds__thread *ended = NULL;
-    ds__kernel *dead = NULL;
     if (DS__LIKELY(atomic_load_explicit(&ds__g.dead, memory_order_acquire) == 0)) return;
     ds__lock_take(&ds__g.lock);
     for (ds__thread **p = &ds__g.threads; *p; ) {
@@ -1509,19 +1593,13 @@ static void ds__reclaim(void) {
         *p = t->next;
         t->next = ended;
         ended = t;
-        atomic_fetch_sub(&ds__g.dead, 1);
-    }
-    for (ds__kernel **p = &ds__g.dead_kernels; *p; ) {
-        ds__kernel *k = *p;
-        if (atomic_load(&k->pins) != atomic_load_explicit(&k->done, memory_order_acquire)) { p = &k->next_dead; continue; }
-        *p = k->next_dead;
-        k->next_dead = dead;
-        dead = k;
-        atomic_fetch_sub(&ds__g.dead, 1);
+        ds__count_dead(-1);
     }
     ds__lock_give(&ds__g.lock);
     while (ended) { ds__thread *t = ended; ended = t->next; ds__thread_free(t); }
-    while (dead) { ds__kernel *k = dead; dead = k->next_dead; ds__unpin(&ds__g.kernels, k); }
+    ds__table_reap(&ds__g.events);
+    ds__table_reap(&ds__g.kernels);
+    ds__table_reap(&ds__g.streams);
 }
 
 /* The calling thread's state; NULL: no memory, and the sentence is set. */
@@ -1840,18 +1918,14 @@ static void ds__stream_free(void *object) {
     ds__release(s->label);
 }
 
-/* A current-stream slot takes a reference: a pin that is kept. NULL is allowed. */
+/* Drops the reference of a current-stream slot; a zero handle is allowed. */
 static void ds__stream_drop(ds_stream handle) {
-    if (!handle.id) return;
-    ds__unpin(&ds__g.streams, ds__slot_at(&ds__g.streams, (uint32_t)handle.id - 1));
+    if (handle.id) ds__unref(&ds__g.streams, ds__slot_at(&ds__g.streams, (uint32_t)handle.id - 1));
 }
 
-/* Ends a stream that devstream owns itself. */
+/* Ends a stream that belongs to devstream itself, or whose handle nobody has yet; a zero handle is allowed. */
 static void ds__stream_end(ds_stream handle) {
-    ds__stream *s = handle.id ? ds__pin(&ds__g.streams, handle.id) : NULL;
-    if (!s) return;
-    ds__table_kill(&ds__g.streams, s);
-    ds__stream_unpin(s);
+    if (handle.id) ds__table_kill(&ds__g.streams, ds__slot_at(&ds__g.streams, (uint32_t)handle.id - 1));
 }
 
 /* A new stream object around nothing yet. NULL: no memory, and the sentence is set. */
@@ -1867,7 +1941,6 @@ static ds__stream *ds__stream_add(ds_device device, const char *label) {
     if (label && !(s->label = ds__copy_text(label, 255))) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a label");
         ds__table_kill(&ds__g.streams, s);
-        ds__slot_reclaim(&ds__g.streams, &s->slot);
         return NULL;
     }
     return s;
@@ -1939,6 +2012,7 @@ DSDEF ds_result (ds_stream_destroy)(ds_stream stream) {
         else if (n == 1) ds__table_kill(&ds__g.streams, s);
     }
     ds__stream_unpin(s);
+    ds__reclaim();
     return r;
 }
 
@@ -1956,6 +2030,7 @@ static ds_result ds__stream_sync(ds_stream stream, uint64_t timeout_ns) {
     if (!s) return DS_ERR_INVALID_HANDLE;
     ds_result r = ds__stream_error(s, s->driver->stream_synchronize(s->native, timeout_ns));
     ds__stream_unpin(s);
+    ds__reclaim();
     return r;
 }
 
@@ -2167,7 +2242,7 @@ static ds_result ds__current(ds__thread *t, ds_device device, ds_stream *out) {
         ds_stream s = { 0 };
         ds_result r = ds__default(device, &s);
         if (r < 0) return r;
-        if (!ds__stream_pin(s)) return DS_ERR_INVALID_HANDLE; /* kept: the slot's reference */
+        ds__ref(ds__slot_at(&ds__g.streams, (uint32_t)s.id - 1)); /* a default stream: it outlives the slot */
         *slot = s;
     }
     *out = *slot;
@@ -2183,14 +2258,15 @@ DSDEF ds_result (ds_stream_current)(ds_device device, ds_stream *out) {
     return t ? ds__current(t, device, out) : DS_ERR_OUT_OF_MEMORY;
 }
 
-/* Makes a pinned stream current and its device too; the pin becomes the slot's reference. *out_previous gets the slot's
-   former reference, which the caller drops. */
+/* Makes a pinned stream current and its device too; the slot takes a reference. *out_previous gets the slot's former
+   reference, which the caller drops. */
 static ds_result ds__use(ds__thread *t, ds__stream *s, unsigned flags, ds_stream *out_previous) {
     if ((flags & DS_PUSH_STRICT) && (s->device.type != t->device.type || s->device.index != t->device.index))
         return ds__fail(DS_ERR_DEVICE_MISMATCH, "the stream is on %s:%d, the current device is %s:%d", ds__type_name(s->device.type),
                         s->device.index, ds__type_name(t->device.type), t->device.index);
     ds_result r = ds__current(t, s->device, out_previous);
     if (r < 0) return r;
+    ds__ref(s);
     t->current[ds__ordinal(s->device)].id = ds__handle(&s->slot);
     t->device = s->device;
     return DS_OK;
@@ -2206,7 +2282,8 @@ DSDEF ds_result (ds_stream_use)(ds_stream stream, unsigned flags, ds_stream *out
     if (!s) return DS_ERR_INVALID_HANDLE;
     ds_stream previous = { 0 };
     ds_result r = ds__use(t, s, flags, &previous);
-    if (r < 0) { ds__stream_unpin(s); return r; }
+    ds__stream_unpin(s);
+    if (r < 0) return r;
     if (out_previous) *out_previous = previous;
     ds__stream_drop(previous);
     return DS_OK;
@@ -2233,10 +2310,13 @@ static ds_result ds__stream_push(ds_stream stream, unsigned flags) {
             if (r == DS_OK) r = ds__wait_stream(stream, before);
         }
         if (r == DS_OK) r = ds__use(t, s, flags, &f->previous);
-        if (r < 0) { ds__stream_unpin(s); return r; }
-        ds__pin(&ds__g.streams, stream.id); /* the frame's reference */
-        f->pushed = stream;
-        f->stream_device = s->device;
+        if (r == DS_OK) {
+            ds__ref(s); /* the frame's */
+            f->pushed = stream;
+            f->stream_device = s->device;
+        }
+        ds__stream_unpin(s);
+        if (r < 0) return r;
     }
     t->frames++;
     return DS_OK;
@@ -2320,13 +2400,6 @@ static ds_result ds__event_new(unsigned flags, const char *label, ds_event *out)
     return DS_OK;
 }
 
-static void ds__event_end(ds_event handle) {
-    ds__event *e = ds__pin(&ds__g.events, handle.id);
-    if (!e) return;
-    ds__table_kill(&ds__g.events, e);
-    ds__event_unpin(e);
-}
-
 DSDEF ds_result (ds_event_create)(unsigned flags, const char *label, ds_event *out) {
     if (out) out->id = 0;
     DS__ENTER("ds_event_create");
@@ -2340,6 +2413,7 @@ DSDEF ds_result (ds_event_destroy)(ds_event event) {
     if (!e) return DS_ERR_INVALID_HANDLE;
     int killed = ds__table_kill(&ds__g.events, e);
     ds__event_unpin(e);
+    ds__reclaim();
     return killed ? DS_OK : ds__fail(DS_ERR_INVALID_HANDLE, "the event was destroyed already");
 }
 
@@ -2395,8 +2469,9 @@ DSDEF ds_result (ds_stream_record_new)(ds_stream stream, unsigned flags, ds_even
     if (r == DS_OK) {
         ds__event *e = ds__event_pin(handle);
         r = e ? ds__record(e, s) : DS_ERR_INVALID_HANDLE;
+        if (r < 0 && e) ds__table_kill(&ds__g.events, e);
         if (e) ds__event_unpin(e);
-        if (r < 0) ds__event_end(handle); else *out = handle;
+        if (r == DS_OK) *out = handle;
     }
     ds__stream_unpin(s);
     return r;
@@ -2450,6 +2525,7 @@ static ds_result ds__event_sync(ds_event event, uint64_t timeout_ns) {
     void *native = atomic_load_explicit(&e->native, memory_order_acquire);
     ds_result r = native ? e->driver->event_synchronize(native, timeout_ns) : DS_OK;
     ds__event_unpin(e);
+    ds__reclaim();
     return r;
 }
 
@@ -2820,7 +2896,6 @@ DSDEF ds_result (ds_kernel_create)(const ds_kernel_desc *desc, ds_kernel *out) {
     if (desc->param_count) k->params = ds__alloc(desc->param_count * sizeof *k->params);
     if (!k->name || (desc->param_count && !k->params)) {
         ds__table_kill(&ds__g.kernels, k);
-        ds__slot_reclaim(&ds__g.kernels, &k->slot);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for kernel %s", desc->name);
     }
     if (desc->param_count) memcpy(k->params, desc->params, desc->param_count * sizeof *k->params);
@@ -2828,45 +2903,29 @@ DSDEF ds_result (ds_kernel_create)(const ds_kernel_desc *desc, ds_kernel *out) {
     return DS_OK;
 }
 
-/* A launch is counted in `pins` for as long as it is pending; see ds__kernel. The count is taken before the handle is
-   checked, so that a destroyed kernel with a late launch is not freed under it. */
-static inline ds__kernel *ds__kernel_pin(ds_kernel handle) {
-    ds__slot *slot = (uint32_t)handle.id ? ds__slot_at(&ds__g.kernels, (uint32_t)handle.id - 1) : NULL;
-    if (DS__LIKELY(slot != NULL)) {
-        ds__kernel *k = (ds__kernel *)(void *)slot;
-        atomic_fetch_add(&k->pins, 1);
-        uint64_t word = atomic_load(&slot->word);
-        if (DS__LIKELY(DS__GENERATION(word) == (uint32_t)(handle.id >> 32) && DS__STATE(word) == DS__ALIVE)) return k;
-        atomic_fetch_sub(&k->pins, 1);
-    }
-    ds__fail(DS_ERR_INVALID_HANDLE, handle.id ? "the kernel was destroyed or never existed" : "no kernel was given (the handle is zero)");
-    return NULL;
+/* Nobody is inside of the destroyed kernel any more: it goes when what was pending by now has been passed. */
+static int ds__kernel_may_free(void *object) {
+    const ds__driver *d = ds__host_driver();
+    return !d || d->passed(&((ds__kernel *)object)->mark);
 }
 
 DSDEF ds_result (ds_kernel_destroy)(ds_kernel kernel) {
     DS__ENTER("ds_kernel_destroy");
     ds__kernel *k = ds__pin(&ds__g.kernels, kernel.id);
     if (!k) return ds__fail(DS_ERR_INVALID_HANDLE, "the kernel was destroyed or never existed");
-    if (!ds__table_kill(&ds__g.kernels, k)) {
-        ds__unpin(&ds__g.kernels, k);
-        return ds__fail(DS_ERR_INVALID_HANDLE, "the kernel was destroyed already");
-    }
-    ds__lock_take(&ds__g.lock); /* with our reference */
-    k->next_dead = ds__g.dead_kernels;
-    ds__g.dead_kernels = k;
-    atomic_fetch_add(&ds__g.dead, 1);
-    ds__lock_give(&ds__g.lock);
+    int killed = ds__table_kill(&ds__g.kernels, k);
+    ds__unpin(&ds__g.kernels, k);
     ds__reclaim();
-    return DS_OK;
+    return killed ? DS_OK : ds__fail(DS_ERR_INVALID_HANDLE, "the kernel was destroyed already");
 }
 
 static ds_result ds__launch(ds_kernel kernel, size_t items, const ds_grid *grid, const void *args, size_t args_size, ds_stream stream) {
     ds__stream *s = ds__stream_pin(stream);
     if (DS__UNLIKELY(!s)) return DS_ERR_INVALID_HANDLE;
-    ds__kernel *k = ds__kernel_pin(kernel);
-    ds_result r = DS_ERR_INVALID_HANDLE;
+    ds__kernel *k = ds__pin(&ds__g.kernels, kernel.id);
+    ds_result r = DS_OK;
     if (DS__UNLIKELY(!k)) {
-        /* the sentence is set */
+        r = ds__fail(DS_ERR_INVALID_HANDLE, kernel.id ? "the kernel was destroyed or never existed" : "no kernel was given (the handle is zero)");
     } else if (DS__UNLIKELY(args_size != k->args_size || (args_size && !args))) {
         r = ds__fail(DS_ERR_INVALID_VALUE, "kernel %s takes %zu bytes of arguments, not %zu at %p", k->name, k->args_size, args_size, args);
     } else if (items) {
@@ -2877,10 +2936,8 @@ static ds_result ds__launch(ds_kernel kernel, size_t items, const ds_grid *grid,
         op.u.kernel.args = args;
         op.u.kernel.grid = grid;
         r = ds__submit(s, &op);
-    } else {
-        r = DS_OK;
     }
-    if (k && (DS__UNLIKELY(r < 0) || !items)) atomic_fetch_sub(&k->pins, 1); /* else the driver gives it to `done` */
+    if (DS__LIKELY(k != NULL)) ds__unpin(&ds__g.kernels, k);
     ds__stream_unpin(s);
     return r;
 }
@@ -2921,7 +2978,7 @@ static void ds__end_table(ds__table *t) {
         if (DS__STATE(atomic_load(&slot->word)) == DS__FREE) continue;
         const char *label = NULL;
         ds_site made = { NULL, 0 };
-        int ours = DS__STATE(atomic_load(&slot->word)) == DS__DYING;
+        int ours = DS__STATE(atomic_load(&slot->word)) != DS__ALIVE;
         if (t == &ds__g.streams) {
             ds__stream *s = (ds__stream *)(void *)slot;
             label = s->label;
@@ -2934,6 +2991,7 @@ static void ds__end_table(ds__table *t) {
             label = ((ds__kernel *)(void *)slot)->name;
             made = ((ds__kernel *)(void *)slot)->made;
         }
+        if (t == &ds__g.kernels && ((ds__kernel *)(void *)slot)->mark) ds__host_driver()->passed(&((ds__kernel *)(void *)slot)->mark);
         if (!ours) ds__warn("%s \"%s\", made at %s:%d, was not destroyed", t->what, label ? label : "", made.file ? made.file : "?", made.line);
         t->free_fn(slot);
     }
@@ -2957,7 +3015,6 @@ DSDEF ds_result (ds_shutdown)(void) {
                 if (r == DS_OK) r = one;
             }
         while (ds__g.threads) { ds__thread *t = ds__g.threads; ds__g.threads = t->next; ds__thread_free(t); }
-        ds__g.dead_kernels = NULL;
         ds__end_table(&ds__g.streams);
         ds__end_table(&ds__g.events);
         ds__end_table(&ds__g.kernels);

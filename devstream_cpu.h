@@ -100,8 +100,8 @@ typedef struct ds__cpu_stream ds__cpu_stream;
 /* A piece of queue memory. Operations follow one another; a DS__OP_JUMP says: go on in `next`. */
 typedef struct ds__cpu_block {
     struct ds__cpu_block *next;
-    uint64_t pad;
-    char data[DS__CPU_BLOCK_BYTES - 16];
+    uint64_t pad[7];                 /* a small launch fills one cache line */
+    char data[DS__CPU_BLOCK_BYTES - 64];
 } ds__cpu_block;
 
 /* What failed, once for each failure; kept until shutdown, because anything may still refer to it. */
@@ -378,6 +378,7 @@ static void *ds__cpu_room(ds__cpu_stream *s, size_t bytes) {
     }
     void *at = b->data + s->tail_at;
     s->tail_at += (uint32_t)bytes;
+    ds__own_line(b->data + ((s->tail_at + 256) & (DS__CPU_BLOCK_BYTES - 1)));
     return at;
 }
 
@@ -541,6 +542,13 @@ __attribute__((noinline)) static void ds__cpu_notify(ds__cpu_stream *s) {
 static inline void ds__cpu_pass(ds__cpu_stream *s, uint64_t number) {
     atomic_store(&s->done, number);
     if (DS__UNLIKELY(atomic_load(&s->waiting))) ds__cpu_notify(s);
+}
+
+/* The same after an operation known to be short. Without the full barrier a waiter that comes in this moment may be missed;
+   the next check finds it, and ds__cpu_run_some makes one with a barrier before anything that may take long. */
+static inline void ds__cpu_pass_short(ds__cpu_stream *s, uint64_t number) {
+    atomic_store_explicit(&s->done, number, memory_order_release);
+    if (DS__UNLIKELY(atomic_load_explicit(&s->waiting, memory_order_relaxed))) ds__cpu_notify(s);
 }
 
 /* Puts a waiter into the stream's list; the list's lock is held. 0: the number is done, the waiter is not in the list. */
@@ -829,10 +837,6 @@ static int ds__cpu_kernel(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op
     uint32_t runs = atomic_load_explicit(&k->runs, memory_order_relaxed), known = 0;
     if (DS__LIKELY(runs >= 4)) known = atomic_load_explicit(&k->item_ns, memory_order_relaxed);
     int is_long = runs < 4 || (uint64_t)known * op->u.kernel.items > DS__CPU_LONG_NS;
-    if (DS__LIKELY(op->u.kernel.items == 1 && !is_long && (runs & 255u) != 0)) {
-        atomic_store_explicit(&k->runs, runs + 1 == 0 ? 4 : runs + 1, memory_order_relaxed);
-        return k->cpu_fn(0, 1, args);
-    }
     if (is_long) ds__cpu_long(w, 1);
     uint64_t each = 0;
     int status;
@@ -844,7 +848,7 @@ static int ds__cpu_kernel(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op
         status = ds__cpu_kernel_items(s, op, args, &each);
     }
     atomic_store_explicit(&k->item_ns, each > UINT32_MAX ? UINT32_MAX : (uint32_t)each, memory_order_relaxed);
-    atomic_store_explicit(&k->runs, runs + 1 == 0 ? 4 : runs + 1, memory_order_relaxed);
+    if (runs < 4) atomic_store_explicit(&k->runs, runs + 1, memory_order_relaxed);
     ds__cpu_long(w, 0);
     return status;
 }
@@ -953,7 +957,6 @@ static int ds__cpu_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *op, uint64
             int status = ds__cpu_kernel(w, s, op);
             if (DS__UNLIKELY(status != 0)) ds__cpu_kernel_failed(s, op, status, number);
         }
-        ds__kernel_passed(op->u.kernel.kernel, 1);
         break;
     case DS__OP_COPY:
     case DS__OP_FILL:
@@ -984,6 +987,16 @@ static int ds__cpu_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *op, uint64
     return DS__CPU_EMPTY;
 }
 
+/* A launch of one item of a kernel that has been short so far, and nothing has failed; now and then not, to measure it. */
+static inline int ds__cpu_is_short(const ds__cpu_stream *s, const ds__op *op, uint64_t number) {
+    if (op->kind != DS__OP_KERNEL || op->u.kernel.items != 1 || (number & 255u) == 0) return 0;
+    ds__kernel *k = op->u.kernel.kernel;
+    return atomic_load_explicit(&k->runs, memory_order_relaxed) >= 4 &&
+           atomic_load_explicit(&k->item_ns, memory_order_relaxed) <= DS__CPU_LONG_NS &&
+           !atomic_load_explicit(&s->failure, memory_order_relaxed) &&
+           !atomic_load_explicit(&ds__cpu.device[s->device].failure, memory_order_relaxed);
+}
+
 /* Runs the stream, which the caller owns (RUNNING), up to operation `upto` at most and not beyond what was submitted when
    it began. DS__CPU_EMPTY: all that is done and the caller still owns it. DS__CPU_MORE: likewise, but operations are left.
    w: NULL when the caller is not a worker. */
@@ -992,6 +1005,7 @@ static int ds__cpu_run_some(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto,
     uint32_t urgent = (1u << s->level) - 1;
     int result = DS__CPU_EMPTY;
     uint64_t end = atomic_load_explicit(&s->submitted, memory_order_acquire);
+    int unfenced = 0; /* the last operation was passed without a barrier */
     while (number < end) {
         if (DS__UNLIKELY(number >= upto)) { result = DS__CPU_MORE; break; }
         ds__op *op = ds__cpu_head(s);
@@ -999,12 +1013,22 @@ static int ds__cpu_run_some(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto,
             result = DS__CPU_MORE;
             break;
         }
-        uint32_t bytes = (uint32_t)ds__cpu_op_bytes(op);
-        result = ds__cpu_step(w, s, op, number + 1, who);
-        if (DS__UNLIKELY(result == DS__CPU_GONE)) break;
-        s->head_at += bytes;
+        if (DS__LIKELY(ds__cpu_is_short(s, op, number))) {
+            int status = op->u.kernel.kernel->cpu_fn(0, 1, (const char *)op + DS__CPU_ARGS_AT);
+            if (DS__UNLIKELY(status != 0)) ds__cpu_kernel_failed(s, op, status, number + 1);
+            s->head_at += (uint32_t)ds__cpu_op_bytes(op);
+            ds__cpu_pass_short(s, ++number);
+            unfenced = 1;
+        } else {
+            if (unfenced) ds__cpu_pass(s, number);
+            unfenced = 0;
+            uint32_t bytes = (uint32_t)ds__cpu_op_bytes(op);
+            result = ds__cpu_step(w, s, op, number + 1, who);
+            if (DS__UNLIKELY(result == DS__CPU_GONE)) break;
+            s->head_at += bytes;
+            ds__cpu_pass(s, ++number);
+        }
         count++;
-        ds__cpu_pass(s, ++number);
         uint32_t ready = atomic_load_explicit(&ds__cpu.ready_mask, memory_order_relaxed);
         if (DS__UNLIKELY(w && ready && number < end &&
                          ((ready & urgent) || (count & (DS__CPU_BATCH - 1)) == 0 || ds__cpu.seed))) {
@@ -1012,6 +1036,7 @@ static int ds__cpu_run_some(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto,
             break;
         }
     }
+    if (unfenced) ds__cpu_pass(s, number);
     if (w) atomic_store_explicit(&w->operations, atomic_load_explicit(&w->operations, memory_order_relaxed) + count,
                                  memory_order_relaxed);
     else atomic_fetch_add_explicit(&ds__cpu.other_operations, count, memory_order_relaxed);
@@ -2050,9 +2075,38 @@ static void ds__cpu_stop(void) {
     memset(&ds__cpu, 0, sizeof ds__cpu);
 }
 
+/* A mark is the list of tokens of everything pending, ended by one without a stream. */
+static int ds__cpu_passed(void **mark) {
+    ds__cpu_token *list = *mark;
+    if (!list) {
+        size_t count = 0, room = 0;
+        for (int i = 0; i < ds__cpu.devices; i++) {
+            size_t n;
+            ds__cpu_token *one = ds__cpu_tokens(i, 0, &n);
+            if (n == SIZE_MAX) { ds__release(list); return 0; }
+            if (count + n + 1 > room) {
+                ds__cpu_token *more = ds__alloc((room = count + n + 1) * sizeof *more);
+                if (!more) { ds__release(one); ds__release(list); return 0; }
+                if (count) memcpy(more, list, count * sizeof *more);
+                ds__release(list);
+                list = more;
+            }
+            if (n) memcpy(list + count, one, n * sizeof *list);
+            list[count += n].stream = NULL;
+            ds__release(one);
+        }
+        *mark = list;
+    }
+    for (; list->stream; list++)
+        if (atomic_load_explicit(&list->stream->done, memory_order_acquire) < list->upto) return 0;
+    ds__release(*mark);
+    *mark = NULL;
+    return 1;
+}
+
 static const ds__driver ds__cpu_driver = {
     "cpu", DS_DEVICE_CPU, ds__cpu_probe, ds__cpu_start, ds__cpu_stop, ds__cpu_stream_destroy, ds__cpu_stream_unwrap,
-    ds__cpu_event_destroy,
+    ds__cpu_event_destroy, ds__cpu_passed,
 #define DS__MEMBER(entry, parameters, arguments) ds__cpu_##entry,
     DS__ENTRIES(DS__MEMBER)
 #undef DS__MEMBER
