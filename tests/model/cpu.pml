@@ -180,7 +180,7 @@ active proctype waiter() {
 
 active proctype destroyer() {
     bool won;
-    submitted_all;
+    if :: submitted_all :: waiter_over fi; /* with work pending, or late enough not to mend what somebody else forgot */
     LOCK(put_lock); closing = true; UNLOCK(put_lock);
     atomic { if :: state == IDLE -> state = RUNNING; won = true :: else -> won = false fi };
     if :: won -> go_idle() :: else fi
