@@ -179,8 +179,9 @@ active proctype waiter() {
 }
 
 active proctype destroyer() {
-    bool won;
-    if :: submitted_all :: waiter_over fi; /* with work pending, or late enough not to mend what somebody else forgot */
+    bool won, late;
+    if :: late = true :: late = false fi;
+    if :: late -> waiter_over :: else -> submitted_all fi; /* with work pending, or late enough not to mend what somebody else forgot */
     LOCK(put_lock); closing = true; UNLOCK(put_lock);
     atomic { if :: state == IDLE -> state = RUNNING; won = true :: else -> won = false fi };
     if :: won -> go_idle() :: else fi
