@@ -88,6 +88,8 @@ enum {
     DS__CPU_SPLIT_NS = 40000,        /* the rest of a kernel is split when it is expected to take longer */
     DS__CPU_BATCH = 256,             /* operations after which a worker looks at the other ready streams */
     DS__CPU_TICK_NS = 1000000,
+    DS__CPU_STREAM_BATCH = 64,       /* operations that a look at a streaming producer should find */
+    DS__CPU_STREAM_PAUSES = 400,     /* longest wait between such looks, some microseconds */
     DS__CPU_MAX_DEVICES = 64
 };
 #define DS__CPU_SPLIT_BYTES ((size_t)256 << 10)  /* copies and fills from here on are split */
@@ -233,6 +235,7 @@ static struct {
     _Atomic int spinners;
     _Atomic uint32_t wake_word;      /* workers sleep on it */
     _Atomic int quit;
+    _Atomic int hurry;               /* host threads that wait: no pause between looks */
     char pad1[64];
     /* host functions */
     int host_threads, host_idle;
@@ -1069,7 +1072,7 @@ static int ds__cpu_run(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto) {
    new work, so a poller that always finds some waits a little between looks; one that finds little looks at once. */
 static int ds__cpu_poll(ds__cpu_worker *w) {
     int found = 0;
-    if (w->delay) for (uint32_t i = 0; i < w->delay; i++) ds__pause();
+    for (uint32_t i = 0; i < w->delay && atomic_load_explicit(&ds__cpu.hurry, memory_order_relaxed) == 0; i++) ds__pause();
     for (int i = 0; i < w->polled_count; ) {
         ds__cpu_stream *s = atomic_load_explicit(&w->polled[i], memory_order_relaxed);
         uint64_t fresh = atomic_load_explicit(&s->submitted, memory_order_relaxed) -
@@ -1081,15 +1084,17 @@ static int ds__cpu_poll(ds__cpu_worker *w) {
         if (!atomic_compare_exchange_strong(&s->state, &polled, DS__CPU_RUNNING)) continue;
         found += fresh < 1000 ? (int)fresh : 1000;
         ds__cpu_run(w, s, UINT64_MAX);
-        if (w->polled_count == 0) break;
     }
     return found;
 }
 
+/* Two or more new operations in each of several looks in a row: somebody streams. Then the pause between looks grows until
+   a look finds a few dozen. One or none: somebody waits, or nothing comes; look at once. */
 static void ds__cpu_adapt(ds__cpu_worker *w, int found) {
-    if (found >= 2 || (found == 1 && w->streak < 8)) w->streak++; else if (found == 1) w->streak = w->delay = 0;
-    if (found == 0) { w->streak = 0; w->delay = 0; return; }
-    if (w->streak >= 8) w->delay = found < 32 ? (w->delay < 96 ? w->delay + 4 : 96) : (w->delay > 4 ? w->delay - 4 : 0);
+    if (found < 2) { w->streak = w->delay = 0; return; }
+    if (w->streak < 4) { w->streak++; return; }
+    if (found < DS__CPU_STREAM_BATCH) w->delay = w->delay < DS__CPU_STREAM_PAUSES / 2 ? 2 * w->delay + 4 : DS__CPU_STREAM_PAUSES;
+    else if (found > 4 * DS__CPU_STREAM_BATCH) w->delay /= 2;
 }
 
 static void *ds__cpu_worker_main(void *arg) {
@@ -1260,9 +1265,7 @@ static int ds__cpu_help(ds__cpu_stream *s, uint64_t upto) {
 }
 
 /* Waits until the stream has passed `upto`; 0: the time was over first. With a time limit it runs nothing. */
-static int ds__cpu_wait(ds__cpu_stream *s, uint64_t upto, uint64_t timeout_ns, int sleep_at_once) {
-    if (atomic_load_explicit(&s->done, memory_order_acquire) >= upto) return 1;
-    if (timeout_ns == 0) return 0;
+static int ds__cpu_wait_slow(ds__cpu_stream *s, uint64_t upto, uint64_t timeout_ns, int sleep_at_once) {
     int help = timeout_ns == DS__FOREVER && !ds__cpu.seed && !sleep_at_once;
     uint64_t start = ds__now_ns(), spun = start;
     uint64_t deadline = timeout_ns > DS__FOREVER - 1 - start ? DS__FOREVER : start + timeout_ns;
@@ -1297,6 +1300,15 @@ static int ds__cpu_wait(ds__cpu_stream *s, uint64_t upto, uint64_t timeout_ns, i
         ds__futex_wait(&flag, 0, left);
     }
     return 1;
+}
+
+static int ds__cpu_wait(ds__cpu_stream *s, uint64_t upto, uint64_t timeout_ns, int sleep_at_once) {
+    if (atomic_load_explicit(&s->done, memory_order_acquire) >= upto) return 1;
+    if (timeout_ns == 0) return 0;
+    atomic_fetch_add_explicit(&ds__cpu.hurry, 1, memory_order_relaxed);
+    int over = ds__cpu_wait_slow(s, upto, timeout_ns, sleep_at_once);
+    atomic_fetch_sub_explicit(&ds__cpu.hurry, 1, memory_order_relaxed);
+    return over;
 }
 
 /* ---- >>cpu submission -------------------------------------------------------------------------------------------------- */
@@ -2132,3 +2144,30 @@ DSDEF ds_result (ds_cpu_get_stats)(ds_cpu_stats *out) {
 }
 
 #endif /* DEVSTREAM_CPU_H_IMPLEMENTED */
+
+/* ------------------------------------------------------------------------------------------------------------------
+This software is available under two licences; choose whichever you prefer.
+
+ALTERNATIVE A - MIT License. Copyright (c) 2026 the devstream authors
+Permission is hereby granted, free of charge, to any person obtaining a copy of this software and associated documentation
+files (the "Software"), to deal in the Software without restriction, including without limitation the rights to use, copy,
+modify, merge, publish, distribute, sublicense, and/or sell copies of the Software, and to permit persons to whom the Software
+is furnished to do so, subject to the following conditions: The above copyright notice and this permission notice shall be
+included in all copies or substantial portions of the Software.
+THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR IMPLIED, INCLUDING BUT NOT LIMITED TO THE WARRANTIES
+OF MERCHANTABILITY, FITNESS FOR A PARTICULAR PURPOSE AND NONINFRINGEMENT. IN NO EVENT SHALL THE AUTHORS OR COPYRIGHT HOLDERS BE
+LIABLE FOR ANY CLAIM, DAMAGES OR OTHER LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR OTHERWISE, ARISING FROM, OUT OF OR
+IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE SOFTWARE.
+
+ALTERNATIVE B - Public Domain (www.unlicense.org)
+This is free and unencumbered software released into the public domain. Anyone is free to copy, modify, publish, use, compile,
+sell, or distribute this software, either in source code form or as a compiled binary, for any purpose, commercial or
+non-commercial, and by any means. In jurisdictions that recognize copyright laws, the author or authors of this software dedicate
+any and all copyright interest in the software to the public domain. We make this dedication for the benefit of the public at
+large and to the detriment of our heirs and successors. We intend this dedication to be an overt act of relinquishment in
+perpetuity of all present and future rights to this software under copyright law.
+THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR IMPLIED, INCLUDING BUT NOT LIMITED TO THE WARRANTIES
+OF MERCHANTABILITY, FITNESS FOR A PARTICULAR PURPOSE AND NONINFRINGEMENT. IN NO EVENT SHALL THE AUTHORS BE LIABLE FOR ANY CLAIM,
+DAMAGES OR OTHER LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR OTHERWISE, ARISING FROM, OUT OF OR IN CONNECTION WITH THE
+SOFTWARE OR THE USE OR OTHER DEALINGS IN THE SOFTWARE.
+------------------------------------------------------------------------------------------------------------------ */

@@ -1,0 +1,143 @@
+# The one build file; `make` alone prints the targets. Everything is built under build/, in one folder per compiler and
+# mode. Set CC, CFLAGS, LDFLAGS or CUDA_HOME as you like.
+
+CFLAGS ?= -O2 -g
+WARN   := -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wstrict-prototypes -Werror
+MODE   ?=
+MODE_asan := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+MODE_tsan := -fsanitize=thread -fno-omit-frame-pointer
+B      := build/$(notdir $(firstword $(CC)))$(MODE:%=-%)
+# -MMD: a header that changes rebuilds what includes it. The flags file does the same for the flags.
+COMPILE  = $(CC) $(CFLAGS) $(MODE_$(MODE)) $(WARN) -I. -MMD -MP -MF $@.d -MT $@
+LINK     = $(CC) $(CFLAGS) $(MODE_$(MODE)) $(LDFLAGS)
+JOBS   := $(shell nproc 2>/dev/null || echo 2)
+SUBMAKE = +@$(MAKE) --no-print-directory
+
+# CUDA: CUDA_HOME, else where nvcc is, else the usual place; empty when there is none.
+NVCC_HOME := $(patsubst %/bin/nvcc,%,$(realpath $(shell command -v nvcc 2>/dev/null)))
+CUDA_HOME ?= $(firstword $(foreach d,$(NVCC_HOME) /usr/local/cuda,$(if $(wildcard $(d)/include/cuda_runtime_api.h),$(d))))
+export CC CUDA_HOME
+
+CONFORMANCE := $(patsubst %.c,$(B)/%.o,$(wildcard tests/conformance/*.c) tests/support/harness.c)
+UNIT        := $(patsubst tests/unit/%.c,$(B)/unit/%,$(wildcard tests/unit/*.c))
+LOG         := $(B)/executed.log
+
+.PHONY: help demo examples check conformance unit features build-tests compile-matrix asan tsan model bench docs \
+        amalgamate lint install-deps cmocka clean force
+.DELETE_ON_ERROR:
+
+help:
+	@echo "targets:"
+	@sed -n 's/^\([a-z-]*\):[^#]*## /  \1	/p' Makefile | expand -t 20
+
+demo: $(B)/examples/demo ## build the demo and run it; FILE=... reads that file
+	@$(B)/examples/demo $(FILE)
+
+examples: $(patsubst %.c,$(B)/%,$(wildcard examples/*.c)) ## build hello, demo and devices
+	@echo "built in $(B)/examples:" $(notdir $^)
+
+check: cmocka ## all tests with the default compiler
+	$(SUBMAKE) -j$(JOBS) build-tests
+	$(SUBMAKE) conformance
+	$(SUBMAKE) unit
+	$(SUBMAKE) features
+	@JOBS=$(JOBS) tests/compile/run.sh --fast
+
+build-tests: $(B)/conformance $(B)/plugin.so $(UNIT)
+
+conformance: cmocka $(B)/conformance $(B)/plugin.so ## only the conformance suite
+	@rm -f $(LOG)
+	@DEVSTREAM_CPU_DEVICES=2 DS_TEST_LOG=$(LOG) DS_TEST_PLUGIN=$(abspath $(B)/plugin.so) $(RUN) $(B)/conformance
+
+unit: cmocka $(UNIT) ## only the unit tests
+	@for test in $(UNIT); do $(RUN) $$test || exit 1; done
+
+features: ## compare docs/features.md with the tests that were executed
+	@tools/features.sh docs/features.md $(LOG) devstream.h devstream_cpu.h
+
+compile-matrix: build/single/devstream.h ## every way to include the headers, and the single file
+	@export JOBS=$(JOBS); tests/compile/run.sh; two=$$?; tests/compile/run.sh build/single && [ $$two -eq 0 ]
+
+# Where addresses are too random for ThreadSanitizer it dies at its start, so randomisation is off if that is allowed.
+tsan: export TSAN_OPTIONS ?= second_deadlock_stack=1
+tsan: export RUN = $(shell setarch -R true 2>/dev/null && echo setarch -R)
+asan: export UBSAN_OPTIONS ?= print_stacktrace=1
+asan tsan: cmocka
+	$(SUBMAKE) MODE=$@ -j$(JOBS) build-tests
+	$(SUBMAKE) MODE=$@ conformance
+	$(SUBMAKE) MODE=$@ unit
+asan: ## the tests with the address and undefined-behaviour sanitizers
+tsan: ## the tests with the thread sanitizer
+
+model: ## check the model of the lock-free section (spin)
+	@if [ -x tests/model/run.sh ]; then tests/model/run.sh; else echo "model: tests/model/run.sh is not there"; fi
+
+bench: ## measure against the limits and peers, write docs/bench.md
+	@bench/run.sh
+
+docs: ## pages of the reference in build/docs/html; a warning is an error
+	@command -v doxygen >/dev/null || tools/install-deps.sh docs
+	@mkdir -p build/docs
+	@version=$$(sed -n 's/^#define DEVSTREAM_VERSION_[A-Z]* //p' devstream.h | paste -sd .); \
+	    cd docs && DEVSTREAM_VERSION=$$version doxygen Doxyfile
+	@echo "docs: build/docs/html/index.html"
+
+amalgamate: build/single/devstream.h ## write the single file build/single/devstream.h
+	@wc -l $<
+
+lint: ## what cppcheck and clang-tidy say; not part of check
+	@if command -v cppcheck >/dev/null; then cppcheck --quiet --std=c11 --enable=warning,portability --inline-suppr \
+	    --suppress=varFuncNullUB -D__linux__ -D__x86_64__ -D__STDC_VERSION__=201112L --error-exitcode=1 devstream.c; \
+	else echo "lint: cppcheck is not installed"; fi
+	@if command -v clang-tidy >/dev/null; then clang-tidy --quiet --header-filter='devstream.*' --checks=$(TIDY) \
+	    devstream.c -- -std=c11; else echo "lint: clang-tidy is not installed"; fi
+# Without what is our style: similar parameters side by side, names with two underscores, memcpy, macros that take types.
+NO_TIDY := easily-swappable-parameters reserved-identifier macro-parentheses
+TIDY    := '-*,bugprone-*$(NO_TIDY:%=,-bugprone-%),clang-analyzer-*,-clang-analyzer-security.insecureAPI.*,-clang-analyzer-optin.*'
+null    :=
+TIDY    := $(subst $(null) ,,$(TIDY))
+
+install-deps: ## install what all targets need (apt, dnf, pacman, apk, zypper)
+	@tools/install-deps.sh check docs matrix bench model
+
+clean: ## remove build/
+	rm -rf build
+
+# ---- how things are built ----
+
+cmocka:
+	@printf '#include <%s>\n' stdarg.h stddef.h setjmp.h stdint.h cmocka.h | $(CC) -fsyntax-only -x c - 2>/dev/null || \
+	    tools/install-deps.sh check
+
+$(B)/flags: force
+	@mkdir -p $(B)
+	@echo '$(CC) $(CFLAGS) $(MODE_$(MODE)) $(WARN)' | cmp -s - $@ || echo '$(CC) $(CFLAGS) $(MODE_$(MODE)) $(WARN)' >$@
+
+$(B)/devstream.o: devstream.c $(B)/flags
+	$(COMPILE) -std=c11 -c $< -o $@
+
+$(B)/tests/%.o: tests/%.c $(B)/flags
+	@mkdir -p $(@D)
+	$(COMPILE) -std=gnu11 -Itests/support -c $< -o $@
+
+$(B)/conformance: $(CONFORMANCE) $(B)/devstream.o
+	$(LINK) $^ -o $@ -lcmocka -pthread -ldl -lm
+
+# A shared object with a devstream of its own, which the tests load and unload.
+$(B)/plugin.so: tests/support/plugin.c $(B)/flags
+	$(COMPILE) -std=gnu11 -fPIC -shared $< -o $@ $(LDFLAGS) -pthread
+
+# A unit test takes the implementation into its own file.
+$(B)/unit/%: tests/unit/%.c $(B)/flags
+	@mkdir -p $(@D)
+	$(COMPILE) -std=gnu11 -Itests/support $< -o $@ $(LDFLAGS) -lcmocka -pthread -ldl -lm
+
+$(B)/examples/%: examples/%.c $(B)/flags
+	@mkdir -p $(@D)
+	$(COMPILE) -std=c11 $< -o $@ $(LDFLAGS) -pthread -lm
+
+build/single/devstream.h: devstream.h devstream_cpu.h tools/amalgamate.awk
+	@mkdir -p $(@D)
+	@awk -f tools/amalgamate.awk devstream.h devstream_cpu.h >$@
+
+-include $(wildcard $(B)/*.d $(B)/*/*.d $(B)/*/*/*.d)

@@ -1,0 +1,3 @@
+/* The implementation as one object. */
+#define DEVSTREAM_IMPLEMENTATION
+#include "devstream.h"

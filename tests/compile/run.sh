@@ -1,0 +1,182 @@
+#!/bin/sh
+# Compiles, and where it says so runs, every way in which a user may include devstream.
+#     run.sh [--fast] [folder with the headers]
+# One line per case and a closing count; the exit status is 1 when a case failed. --fast takes only CC and few dialects.
+# Environment: CC (cc), JOBS at once (2), CUDA_HOME (skipped when empty).
+set -u
+tests=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$tests/../.." && pwd)
+fast=; [ "${1:-}" = --fast ] && { fast=1; shift; }
+I=$(cd "${1:-$root}" && pwd) || exit 1
+label=; [ -e "$I/devstream_cpu.h" ] || label="single file: "
+CC=${CC:-cc} CUDA_HOME=${CUDA_HOME:-}
+began=$(date +%s)
+
+dir=$(mktemp -d) || exit 1
+trap 'rm -rf "$dir"' EXIT
+trap 'exit 130' INT TERM
+
+# What every case begins with. fails TEXT COMMAND...: the command must fail and name TEXT.
+cat >"$dir/prelude" <<END
+set -eu
+T='$tests' I='$I' root='$root' CUDA_HOME='$CUDA_HOME'
+warn='-Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Werror'
+C="\$warn -Wstrict-prototypes -I\$I"
+CXX="\$warn -I\$I"
+fails() {
+    text=\$1; shift
+    if "\$@" >out 2>&1; then echo "compiled, but should not"; return 1; fi
+    grep -q -- "\$text" out || { echo "failed without naming '\$text':"; cat out; return 1; }
+}
+END
+
+have() { command -v "$1" >/dev/null 2>&1; }
+n=0
+t() { # t NAME COMMANDS: one case
+    n=$((n + 1))
+    mkdir "$dir/$n"
+    echo "$label$1" >"$dir/$n/name"
+    { cat "$dir/prelude"; printf '%s\n' "$2"; } >"$dir/$n/case"
+}
+skip() { echo "skip  $label$1"; skipped=$((skipped + 1)); }
+skipped=0
+
+cxx_of() { echo "$1" | sed 's/clang/clang++/; t; s/gcc/g++/; t; s/cc$/c++/'; }
+header_names=devstream.h
+[ -n "$label" ] || header_names="$header_names devstream_cpu.h"
+
+compiler() { # compiler CC: what is done with each compiler
+    cc=$1 cxx=$(cxx_of "$1")
+    dialects='-std=c11'
+    [ -n "$fast" ] || dialects='-std=c11 -std=gnu11 -std=c11,-D_GNU_SOURCE -std=c11,-include,stdio.h'
+    for d in $dialects; do
+        d=$(echo "$d" | tr , ' ')
+        for h in $header_names; do
+            t "$cc $d, $h alone" "$cc $d \$C -DHEADER='\"$h\"' -c \$T/decl.c"
+        done
+        t "$cc $d, implementation" "$cc $d \$C -c \$T/impl.c"
+    done
+    [ -n "$fast" ] || for o in -O0 -O2 -O3 -Os '-O2 -m64' '-O2 -fPIC -fvisibility=hidden'; do
+        case $o in *-m64*) [ "$(uname -m)" = x86_64 ] || continue ;; esac
+        t "$cc $o, implementation" "$cc -std=c11 $o \$C -c \$T/impl.c"
+    done
+    t "$cc, two files, one implements: runs" "$cc -std=c11 -O2 \$C \$T/impl.c \$T/use.c -o use -pthread && ./use"
+    t "$cc, DEVSTREAM_STATIC: runs" "$cc -std=c11 \$C -DIMPLEMENT -DDEVSTREAM_STATIC \$T/use.c -o use -pthread && ./use
+        nm -g --defined-only use | grep ' ds_' && exit 1 || true"
+    t "$cc, DEVSTREAM_NO_SITES: runs" "$cc -std=c11 \$C -DIMPLEMENT -DDEVSTREAM_NO_SITES \$T/use.c -o use -pthread && ./use"
+    t "$cc, DEVSTREAM_NO_CPU: runs" "$cc -std=c11 \$C \$T/nocpu.c -o nocpu -pthread && ./nocpu"
+    t "$cc, included twice" "$cc -std=c11 \$C -c \$T/twice.c"
+    t "$cc, the header's example: runs" "
+        awk -v want=header -f \$T/extract.awk \$I/devstream.h >app.c
+        $cc -std=c11 \$C app.c -o app -pthread && ./app >out && grep -q 'hello from the stream, world' out"
+    if have "$cxx"; then
+        for std in c++11 c++20; do
+            for h in $header_names; do
+                t "$cxx -std=$std, $h alone" "$cxx -std=$std \$CXX -DHEADER='\"$h\"' -x c++ -c \$T/decl.c"
+            done
+        done
+        t "$cxx, scopes and verbs, linked with the C object: runs" "
+            $cc -std=c11 -O2 \$C -c \$T/impl.c -o impl.o
+            $cxx -std=c++11 \$CXX -x c++ -c \$T/use.c -o use.o && $cxx impl.o use.o -o use -pthread && ./use"
+        t "$cxx, implementation is refused" "fails devstream.c $cxx -I\$I -x c++ -c \$T/impl.c"
+    else
+        skip "$cxx: not installed"
+    fi
+}
+
+if [ -n "$fast" ]; then compiler "$CC"; else
+    for cc in gcc clang; do
+        if have $cc; then compiler $cc; else skip "$cc: not installed"; fi
+    done
+fi
+
+t "exported names begin with ds_ and are declared" "
+    $CC -std=c11 -c \$T/impl.c -I\$I -o impl.o
+    nm -g --defined-only impl.o | awk '{ print \$NF }' >names
+    grep -v '^ds_[a-z]' names && { echo 'these names are visible'; exit 1; }
+    for name in \$(cat names); do cat \$I/*.h | grep -q \"^DS[A-Z]* .*\\<\$name\\>\" || { echo \"\$name is not declared\"; exit 1; }; done"
+t "every declared function is there" "
+    $CC -std=c11 -c \$T/impl.c -I\$I -o impl.o
+    nm -g --defined-only impl.o | awk '{ print \$NF }' >names
+    sed -n 's/^DSDEF [^(]*[ *]\(ds_[a-z0-9_]*\)(.*/\1/p' \$I/*.h | sort -u >declared
+    [ \$(wc -l <declared) -gt 20 ]
+    for name in \$(cat declared); do grep -qx \$name names || { echo \"\$name is missing\"; exit 1; }; done"
+t "macros begin with DS or ds_" "
+    $CC -std=c11 -dM -E \$T/names.c | sort >before
+    echo '#include \"devstream.h\"' | $CC -std=c11 -I\$I -dM -E -x c - | sort >after
+    comm -13 before after | awk '{ print \$2 }' | grep -v '^\(DS\|DEVSTREAM\|ds_\)' && { echo 'these macros are visible'; exit 1; } || true"
+t "DEVSTREAM_API stands in front of every function" "
+    $CC -std=c11 -fPIC -shared '-DDEVSTREAM_API=__attribute__((visibility(\"hidden\")))' \$C \$T/impl.c -o lib.so -pthread
+    nm -D --defined-only lib.so | grep ' ds_' && exit 1 || true"
+[ -n "$label" ] || t "without devstream_cpu.h: refused" "
+    cp \$I/devstream.h \$T/decl.c . && fails 'needs devstream_cpu.h beside it' $CC -std=c11 -I. -c decl.c"
+
+if [ -e "$root/README.md" ]; then
+    t "README: its program with its command: runs" "
+        cp \$I/*.h .
+        command=\$(awk -v want=command -f \$T/extract.awk \$root/README.md)
+        file=\$(echo \"\$command\" | tr ' ' '\n' | grep '\.c\$' | head -n 1)
+        [ -n \"\$file\" ] || { echo 'README.md has no compile command'; exit 1; }
+        mkdir -p \"\$(dirname \"\$file\")\"
+        awk -v want=program -f \$T/extract.awk \$root/README.md >\"\$file\"
+        eval \"\$command\"
+        ran=; for f in *; do if [ -f \"\$f\" ] && [ -x \"\$f\" ]; then ./\"\$f\"; ran=1; fi; done
+        [ -n \"\$ran\" ]"
+else
+    skip "README.md: not there"
+fi
+
+if have musl-gcc; then
+    t "musl-gcc: runs" "musl-gcc -std=c11 -O2 \$C -DIMPLEMENT \$T/use.c -o use -pthread && ./use"
+    t "musl-gcc -static: runs" "musl-gcc -static -std=c11 -O2 \$C -DIMPLEMENT \$T/use.c -o use -pthread && ./use"
+else
+    skip "musl-gcc: not installed"
+fi
+
+if have aarch64-linux-gnu-gcc; then
+    t "aarch64-linux-gnu-gcc: links" "aarch64-linux-gnu-gcc -std=c11 -O2 \$C -DIMPLEMENT \$T/use.c -o use -pthread
+        if command -v qemu-aarch64 >/dev/null; then qemu-aarch64 -L /usr/aarch64-linux-gnu ./use; fi"
+else
+    skip "aarch64-linux-gnu-gcc: not installed"
+fi
+
+echo '#include <cuda_runtime_api.h>' | $CC -x c -fsyntax-only - 2>/dev/null ||
+    t "DEVSTREAM_CUDA without CUDA's headers: refused" "fails 'error.*DEVSTREAM_CUDA' $CC -std=c11 -I\$I -c \$T/cuda.c"
+if [ -n "$CUDA_HOME" ]; then
+    [ -n "$fast" ] || t "nvcc, declarations in a .cu file" "
+        \$CUDA_HOME/bin/nvcc -std=c++17 -Xcompiler -Wall,-Wextra,-Wshadow,-Werror -I\$I -c \$T/decl.cu"
+    [ -n "$fast" ] || t "nvcc, implementation is refused" "
+        cp \$T/impl.c impl.cu; fails devstream.c \$CUDA_HOME/bin/nvcc -I\$I -c impl.cu"
+    for cc in $([ -n "$fast" ] && echo "$CC" || echo gcc clang); do
+        have "$cc" && t "$cc, DEVSTREAM_CUDA with cudart_static: runs" "
+            $cc -std=c11 \$C -I\$CUDA_HOME/include \$T/cuda.c -o cuda -L\$CUDA_HOME/lib64 -lcudart_static -ldl -lrt -pthread && ./cuda"
+    done
+else
+    skip "CUDA: no toolkit found (CUDA_HOME)"
+fi
+
+# One case: its output is shown only when it fails, and at once, so that two cases do not mix.
+cat >"$dir/one" <<'END'
+cd "$1" || exit
+if out=$(sh ./case 2>&1); then result="ok    $(cat name)"; else status=$?; result="FAIL  $(cat name) (status $status)
+$(printf '%s\n' "$out" | head -n 12 | sed 's/^/      /')"; : >failed; fi
+printf '%s\n' "$result"
+END
+i=0
+while [ $i -lt $n ]; do i=$((i + 1)); echo "$dir/$i"; done | xargs -P "${JOBS:-2}" -n 1 sh "$dir/one"
+
+# Not a test: what an include costs, against a file with <stdio.h> alone. Goals: 50 ms and 1.5 s. Best of three.
+if [ -z "$fast" ] && [ "$(date +%N)" != N ]; then
+    best() {
+        for k in 1 2 3; do a=$(date +%s%N); "$@" 2>/dev/null || return; echo $((($(date +%s%N) - a) / 1000000)); done | sort -n | head -n 1
+    }
+    cd "$dir" || exit 1
+    echo '#include <stdio.h>' >base.c
+    echo "compile time with $CC: $(best "$CC" -std=c11 -c base.c) ms <stdio.h>," \
+        "$(best "$CC" -std=c11 -I"$I" -c "$tests/decl.c") ms declarations," \
+        "$(best "$CC" -std=c11 -O2 -I"$I" -c "$tests/impl.c") ms implementation with -O2"
+fi
+
+failed=$(find "$dir" -name failed | wc -l)
+echo "compile matrix: $((n - failed)) passed, $((failed)) failed, $skipped skipped in $(($(date +%s) - began)) s"
+[ "$failed" -eq 0 ]

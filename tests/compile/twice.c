@@ -1,0 +1,10 @@
+/* Every header twice, before and after the implementation was asked for. */
+#include "devstream.h"
+#include "devstream.h"
+#define DEVSTREAM_IMPLEMENTATION
+#include "devstream.h"
+#include "devstream.h"
+#if __has_include("devstream_cpu.h")
+#include "devstream_cpu.h"
+#include "devstream_cpu.h"
+#endif

@@ -1,0 +1,71 @@
+#!/bin/sh
+# Installs what parts of the project need, if it is missing: install-deps.sh [check|docs|matrix|bench|model]...
+# Without root (or sudo without a password), or on a system it does not know, it prints what to install and exits 1.
+set -u
+[ $# -gt 0 ] || set -- check
+
+have() { command -v "$1" >/dev/null 2>&1; }
+compiles() { # compiles COMPILER LANGUAGE HEADER...
+    cc=$1 lang=$2; shift 2
+    for h in "$@"; do echo "#include <$h>"; done | $cc -x "$lang" -fsyntax-only - 2>/dev/null
+}
+links() { echo 'int main(void) { return 0; }' | "$@" -x c - -o /dev/null 2>/dev/null; }
+
+if have apt-get; then column=3 install="apt-get install -y --no-install-recommends"
+elif have dnf; then column=4 install="dnf install -y"
+elif have pacman; then column=5 install="pacman -S --noconfirm --needed"
+elif have apk; then column=6 install="apk add"
+elif have zypper; then column=7 install="zypper --non-interactive install"
+else column=8 install=""; fi
+
+# feature | how to see that it is there | apt | dnf | pacman | apk | zypper | plain name
+table() {
+    cat <<'END'
+check|compiles ${CC:-cc} c stdarg.h stddef.h setjmp.h stdint.h cmocka.h|libcmocka-dev|libcmocka-devel|cmocka|cmocka-dev|libcmocka-devel|cmocka (cmocka.h and libcmocka)
+docs|have doxygen|doxygen|doxygen|doxygen|doxygen|doxygen|doxygen
+matrix|have clang|clang|clang|clang|clang|clang|clang
+matrix|have g++|g++|gcc-c++|gcc|g++|gcc-c++|g++
+matrix|have nm|binutils|binutils|binutils|binutils|binutils|binutils
+matrix|have musl-gcc|musl-tools|musl-gcc|musl|-|-|musl-gcc
+matrix|links clang -fsanitize=thread|libclang-rt-dev|compiler-rt|compiler-rt|compiler-rt|-|clang's sanitizer runtime (compiler-rt)
+bench|have gnuplot|gnuplot-nox|gnuplot|gnuplot|gnuplot|gnuplot|gnuplot
+bench|compiles cc c CL/cl.h|ocl-icd-opencl-dev|ocl-icd-devel|opencl-headers ocl-icd|opencl-headers opencl-icd-loader-dev|opencl-headers ocl-icd-devel|OpenCL's headers and loader
+bench|ls /etc/OpenCL/vendors/pocl*.icd|pocl-opencl-icd|pocl|pocl|-|pocl|PoCL
+bench|compiles c++ c++ tbb/task_group.h|libtbb-dev|tbb-devel|onetbb|onetbb-dev|tbb-devel|oneTBB
+model|have spin|spin|-|-|-|-|spin
+END
+}
+
+missing() { # one line per missing thing: its packages here, or "- plain name" when this system has none that we know
+    table | while IFS= read -r row; do
+        case " $* " in *" ${row%%|*} "*) ;; *) continue ;; esac
+        probe=${row#*|} probe=${probe%%|*}
+        (eval "$probe") >/dev/null 2>&1 && continue
+        package=$(echo "$row" | cut -d'|' -f$column)
+        # Debian names clang's runtime by clang's version.
+        [ "$package" = libclang-rt-dev ] && package="libclang-rt-$(clang -dumpversion 2>/dev/null | cut -d. -f1)-dev"
+        [ "$package" = libclang-rt--dev ] && package=
+        if [ "$package" = - ] || [ $column = 8 ]; then echo "- $(echo "$row" | cut -d'|' -f8)"; else echo "$package"; fi
+    done
+}
+
+# Clang's runtime can be named only when clang is there, so a second round may find more to install.
+for round in 1 2; do
+    packages=$(missing "$@" | grep -v '^-' | tr '\n' ' ')
+    [ -n "${packages% }" ] || break
+    case $(id -u) in
+    0) as= ;;
+    *) if have sudo && sudo -n true 2>/dev/null; then as=sudo
+       else echo "install-deps: missing. As root, run: $install $packages" >&2; exit 1; fi ;;
+    esac
+    echo "install-deps: installing $packages"
+    [ $column = 3 ] && $as env DEBIAN_FRONTEND=noninteractive apt-get update -q >/dev/null
+    # shellcheck disable=SC2086
+    $as env DEBIAN_FRONTEND=noninteractive $install $packages || { echo "install-deps: failed: $install $packages" >&2; exit 1; }
+done
+
+left=$(missing "$@")
+[ -z "$left" ] && exit 0
+echo "install-deps: please install, under whatever name this system has for it:" >&2
+echo "$left" | sed 's/^- /  /' >&2
+exit 1
