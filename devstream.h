@@ -218,7 +218,8 @@ DSDEF DS_MUST_USE ds_result ds_backend_report(char *out, size_t size);
 /** What a device is. Fields that a driver does not know are 0 or "". */
 typedef struct ds_device_properties {
     char name[128];          /**< e.g. the model name */
-    int major, minor;        /**< compute capability; 0.0 on a CPU device */
+    int major;               /**< compute capability, first number; 0 on a CPU device */
+    int minor;               /**< compute capability, second number */
     size_t total_memory;     /**< bytes */
     int multiprocessors;     /**< GPU: multiprocessors; CPU: worker threads that serve it */
     unsigned char uuid[16];  /**< identifies the device across processes; ds_uuid_print writes it */
@@ -273,7 +274,9 @@ DSDEF DS_MUST_USE ds_result ds_device_priority_range(ds_device device, int *out_
 /* ---- streams ------------------------------------------------------------------------------------------------- */
 
 /** A stream. Zeroed: no stream (it is not the default stream). */
-typedef struct ds_stream { uint64_t id; } ds_stream;
+typedef struct ds_stream {
+    uint64_t id; /**< index and generation; 0: none */
+} ds_stream;
 
 enum {
     DS_STREAM_NON_BLOCKING = 0, /**< takes no part in the legacy stream's ordering: the default, as in torch */
@@ -396,7 +399,10 @@ DSDEF DS_MUST_USE ds_result ds_stream_push(ds_stream stream, unsigned flags);
 DSDEF DS_MUST_USE ds_result ds_stream_pop(void);
 
 /** State of DS_STREAM_SCOPE and DS_DEVICE_SCOPE. */
-typedef struct ds_scope { int pushed; int once; } ds_scope;
+typedef struct ds_scope {
+    int pushed; /**< 1: to be popped */
+    int once;   /**< 1: the block is still to run */
+} ds_scope;
 /** Enters a scope; used by DS_STREAM_SCOPE. */
 DSDEF ds_scope ds_stream_scope_enter(ds_stream stream, unsigned flags);
 /** Leaves it; used by DS_STREAM_SCOPE. */
@@ -409,7 +415,9 @@ DSDEF void ds_device_scope_leave(ds_scope *scope);
 /* ---- events -------------------------------------------------------------------------------------------------- */
 
 /** An event: a point in a stream's work. Zeroed: none. */
-typedef struct ds_event { uint64_t id; } ds_event;
+typedef struct ds_event {
+    uint64_t id; /**< index and generation; 0: none */
+} ds_event;
 
 enum {
     DS_EVENT_DEFAULT = 0,       /**< no timing: the cheapest */
@@ -524,7 +532,9 @@ DSDEF DS_MUST_USE ds_result ds_add_callback(ds_stream stream, ds_callback_fn fn,
 /* ---- kernels ------------------------------------------------------------------------------------------------- */
 
 /** A kernel: a function over many items. Zeroed: none. */
-typedef struct ds_kernel { uint64_t id; } ds_kernel;
+typedef struct ds_kernel {
+    uint64_t id; /**< index and generation; 0: none */
+} ds_kernel;
 
 /** The CPU form: handles items first .. first+count-1 with the arguments given at launch. May be called for parts of the
     range from several threads at once, like the threads of a GPU; a launch of one item is one call. Returns 0; anything
@@ -595,7 +605,10 @@ DSDEF DS_MUST_USE ds_result ds_launch_grid(ds_kernel kernel, const ds_grid *grid
 /* ---- call sites ---------------------------------------------------------------------------------------------- */
 
 /** Where a verb was called; each verb takes and clears it. */
-typedef struct ds_site { const char *file; int line; } ds_site;
+typedef struct ds_site {
+    const char *file; /**< NULL: not known */
+    int line;         /**< from 1 */
+} ds_site;
 
 /** The calling thread's site for its next call. */
 DSDATA __thread ds_site ds_call_site;
@@ -761,6 +774,7 @@ extern int clock_gettime(int clock, struct timespec *out); /* clockid_t is an in
 #define DS__LIKELY(x) __builtin_expect(!!(x), 1)
 #define DS__UNLIKELY(x) __builtin_expect(!!(x), 0)
 #define DS__FOREVER UINT64_MAX
+#define DS__SEAM __attribute__((unused)) /* what only some drivers use */
 
 #if defined(__SANITIZE_THREAD__)
 #define DS__SANITIZED 1
@@ -773,7 +787,7 @@ extern int clock_gettime(int clock, struct timespec *out); /* clockid_t is an in
 #endif
 
 /* Nanoseconds of the monotonic clock. */
-static uint64_t ds__now_ns(void) {
+DS__SEAM static uint64_t ds__now_ns(void) {
     struct timespec t;
     clock_gettime(1 /* CLOCK_MONOTONIC */, &t);
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
@@ -797,7 +811,7 @@ static inline void ds__own_line(const void *line) {
 }
 
 /* Sleeps while *word == value; returns at a wake, a signal, or after timeout_ns. */
-static void ds__futex_wait(_Atomic uint32_t *word, uint32_t value, uint64_t timeout_ns) {
+DS__SEAM static void ds__futex_wait(_Atomic uint32_t *word, uint32_t value, uint64_t timeout_ns) {
     struct timespec t;
     struct timespec *limit = NULL;
     if (timeout_ns != DS__FOREVER) {
@@ -808,12 +822,12 @@ static void ds__futex_wait(_Atomic uint32_t *word, uint32_t value, uint64_t time
     syscall(SYS_futex, word, 128 /* FUTEX_WAIT_PRIVATE */, value, limit, NULL, 0);
 }
 
-static void ds__futex_wake(_Atomic uint32_t *word, int count) {
+DS__SEAM static void ds__futex_wake(_Atomic uint32_t *word, int count) {
     syscall(SYS_futex, word, 129 /* FUTEX_WAKE_PRIVATE */, count, NULL, NULL, 0);
 }
 
 /* Processors this process may run on. */
-static int ds__os_processors(void) {
+DS__SEAM static int ds__os_processors(void) {
     unsigned long mask[64];
     long bytes = syscall(SYS_sched_getaffinity, 0, sizeof mask, mask);
     int n = 0;
@@ -821,13 +835,13 @@ static int ds__os_processors(void) {
     return n > 0 ? n : 1;
 }
 
-static size_t ds__os_memory(void) {
+DS__SEAM static size_t ds__os_memory(void) {
     long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
     return pages > 0 && page > 0 ? (size_t)pages * (size_t)page : (size_t)1 << 30;
 }
 
 /* The library's threads take no signals: handlers run on the threads of the program. */
-static void ds__os_block_signals(void) {
+DS__SEAM static void ds__os_block_signals(void) {
     uint64_t all = ~(uint64_t)0;
     syscall(SYS_rt_sigprocmask, 2 /* SIG_SETMASK */, &all, NULL, sizeof all);
 }
@@ -1217,7 +1231,7 @@ struct ds__driver {
    caller may run the library's own copy or fill of at most this many bytes before returning; never the user's code. */
 #define DS__INLINE_BYTES 16384u
 
-static size_t ds__op_bytes(const ds__op *op) {
+DS__SEAM static size_t ds__op_bytes(const ds__op *op) {
     return op->kind == DS__OP_COPY ? op->u.copy.width * op->u.copy.height
                                    : op->u.fill.width * op->u.fill.height * op->u.fill.value_size;
 }

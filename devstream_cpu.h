@@ -109,7 +109,7 @@ typedef struct ds__cpu_block {
 /* What failed, once for each failure; kept until shutdown, because anything may still refer to it. */
 typedef struct ds__cpu_failure {
     struct ds__cpu_failure *next;
-    char text[256];
+    char text[384];
 } ds__cpu_failure;
 
 /* A thread or a stream that waits for a token; stands in the list of the token's stream. */
@@ -857,8 +857,8 @@ static int ds__cpu_kernel(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op
 }
 
 static void ds__cpu_kernel_failed(ds__cpu_stream *s, const ds__op *op, int status, uint64_t number) {
-    char text[256], site[160] = "";
-    if (op->file) snprintf(site, sizeof site, ", launched at %s:%u,", op->file, (unsigned)op->line);
+    char text[384], site[200] = "";
+    if (op->file) snprintf(site, sizeof site, ", launched at %.160s:%u,", op->file, (unsigned)op->line);
     snprintf(text, sizeof text, "kernel %.60s%s failed on cpu:%d with status %d", op->u.kernel.kernel->name, site, s->device,
              status);
     ds__cpu_fail_stream(s, ds__cpu_fail_device(s->device, text), number);
