@@ -1490,7 +1490,8 @@ __attribute__((noinline, cold)) static ds_result ds__enter_slow(ds__tls_block *t
 static inline ds_result ds__enter(const char *fn) {
     ds__tls_block *t = &ds__tls;
     t->fn = fn;
-    t->site = ds_call_site;
+    t->site.file = ds_call_site.file; /* one by one: a load wider than the macro's stores would wait for them */
+    t->site.line = ds_call_site.line;
     ds_call_site.file = NULL;
     if (DS__UNLIKELY(t->in_callback || atomic_load_explicit(&ds__g.state, memory_order_acquire) != DS__READY ||
                      t->epoch != ds__g.epoch)) return ds__enter_slow(t);

@@ -205,7 +205,7 @@ typedef struct ds__cpu_worker {
     _Atomic(ds__cpu_stream *) polled[DS__CPU_POLL_SLOTS];
     _Atomic uint32_t beat;           /* odd while an operation runs */
     uint32_t last_beat;              /* the monitor's */
-    uint32_t streak, delay;          /* streaming: polls in a row that found work; pauses between polls */
+    uint32_t streak, misses, delay;  /* streaming: operations found in short order; looks in vain; pauses between looks */
     _Atomic uint64_t operations;
     int is_long;
 } ds__cpu_worker;
@@ -385,6 +385,17 @@ static void *ds__cpu_room(ds__cpu_stream *s, size_t bytes) {
     return at;
 }
 
+/* Small structs in words, as the caller has just written them: wider loads would wait for the caller's stores. */
+static inline void ds__cpu_copy_args(char *to, const char *from, size_t size) {
+    if (DS__UNLIKELY(size > 64)) { memcpy(to, from, size); return; }
+    for (; size >= 8; size -= 8, to += 8, from += 8) {
+        uint64_t word;
+        memcpy(&word, from, 8);
+        memcpy(to, &word, 8);
+    }
+    for (; size; size--) *to++ = *from++;
+}
+
 /* Queues a copy of the operation; the producer's lock is held. */
 static ds_result ds__cpu_put(ds__cpu_stream *s, const ds__op *op) {
     ds__op *q = ds__cpu_room(s, ds__cpu_op_bytes(op));
@@ -394,7 +405,7 @@ static ds_result ds__cpu_put(ds__cpu_stream *s, const ds__op *op) {
         q->u.kernel.kernel = op->u.kernel.kernel;
         q->u.kernel.items = op->u.kernel.items;
         q->u.kernel.args_size = op->u.kernel.args_size;
-        if (op->u.kernel.args_size) memcpy((char *)q + DS__CPU_ARGS_AT, op->u.kernel.args, op->u.kernel.args_size);
+        ds__cpu_copy_args((char *)q + DS__CPU_ARGS_AT, op->u.kernel.args, op->u.kernel.args_size);
     } else {
         memcpy(q, op, ds__cpu_op_bytes(op) < sizeof *op ? ds__cpu_op_bytes(op) : sizeof *op);
     }
@@ -745,24 +756,35 @@ static void ds__cpu_copy_staged(const ds__op *op) {
     atomic_fetch_add_explicit(&ds__cpu.staged, 1, memory_order_relaxed);
 }
 
-static void ds__cpu_fill_row(char *to, size_t value_size, uint32_t value, size_t count) {
-    uint16_t two = (uint16_t)value;
-    if (value_size == 1) {
-        memset(to, (int)(value & 255), count);
-    } else if (value_size == 2) {
-        for (size_t i = 0; i < count; i++) memcpy(to + 2 * i, &two, 2);
-    } else {
-        for (size_t i = 0; i < count; i++) memcpy(to + 4 * i, &value, 4);
+/* Sets n bytes to a pattern of eight, whose first byte stands at `to`. */
+static void ds__cpu_fill_row(char *to, const char *pattern, size_t n, int around) {
+    uint64_t word;
+    size_t i = 0;
+    memcpy(&word, pattern, 8);
+    if (!around && word == (word & 255) * 0x0101010101010101u) { memset(to, (int)(word & 255), n); return; }
+#if defined(__x86_64__) && !defined(DS__SANITIZED)
+    if (around && n >= 64 && (uintptr_t)to % 4 == 0) { /* stores that go around the caches */
+        uint32_t half = (uint32_t)word; /* values of 1, 2 and 4 bytes repeat in four */
+        for (; (uintptr_t)(to + i) % 8 != 0; i += 4) memcpy(to + i, &half, 4);
+        uint64_t twice = (uint64_t)half << 32 | half;
+        for (; i + 64 <= n; i += 64)
+            for (size_t k = 0; k < 64; k += 8)
+                __asm__ __volatile__("movntiq %0, (%1)" : : "r"(twice), "r"(to + i + k) : "memory");
+        __asm__ __volatile__("sfence" ::: "memory");
     }
+#endif
+    for (; i + 8 <= n; i += 8) memcpy(to + i, &word, 8);
+    for (size_t k = 0; i < n; i++, k++) to[i] = pattern[k];
 }
 
 /* Elements first .. first+count-1 of the fill. */
-static void ds__cpu_fill_part(const ds__op *op, size_t first, size_t count) {
-    size_t width = op->u.fill.width;
+static void ds__cpu_fill_part(const ds__op *op, size_t first, size_t count, int around) {
+    size_t width = op->u.fill.width, size = op->u.fill.value_size;
+    char pattern[8];
+    for (size_t i = 0; i < 8; i += size) memcpy(pattern + i, &op->u.fill.value, size); /* little endian: the low bytes */
     while (count) {
         size_t row = first / width, column = first % width, n = width - column < count ? width - column : count;
-        ds__cpu_fill_row((char *)op->u.fill.dst + row * op->u.fill.pitch + column * op->u.fill.value_size,
-                         op->u.fill.value_size, op->u.fill.value, n);
+        ds__cpu_fill_row((char *)op->u.fill.dst + row * op->u.fill.pitch + column * size, pattern, n * size, around);
         first += n;
         count -= n;
     }
@@ -773,7 +795,7 @@ static void ds__cpu_part_piece(ds__cpu_job *job, size_t piece) {
     size_t total = op->kind == DS__OP_COPY ? op->u.copy.width * op->u.copy.height : op->u.fill.width * op->u.fill.height;
     size_t first = piece * job->piece_items, n = total - first < job->piece_items ? total - first : job->piece_items;
     if (op->kind == DS__OP_COPY) ds__cpu_copy_part(op, first, n, ds__op_bytes(op) >= DS__CPU_STREAM_BYTES);
-    else ds__cpu_fill_part(op, first, n);
+    else ds__cpu_fill_part(op, first, n, ds__op_bytes(op) >= DS__CPU_STREAM_BYTES);
 }
 
 /* A copy or fill, on this thread or on several. */
@@ -785,7 +807,7 @@ static void ds__cpu_move(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op)
         ds__cpu_copy_staged(op);
     } else if (bytes < DS__CPU_SPLIT_BYTES || ds__cpu.is_inline || ds__cpu.seed) {
         if (bytes > 65536) ds__cpu_long(w, 1);
-        if (op->kind == DS__OP_COPY) ds__cpu_copy_part(op, 0, elements, 0); else ds__cpu_fill_part(op, 0, elements);
+        if (op->kind == DS__OP_COPY) ds__cpu_copy_part(op, 0, elements, 0); else ds__cpu_fill_part(op, 0, elements, 0);
     } else {
         ds__cpu_job job;
         memset(&job, 0, sizeof job);
@@ -1088,13 +1110,24 @@ static int ds__cpu_poll(ds__cpu_worker *w) {
     return found;
 }
 
-/* Two or more new operations in each of several looks in a row: somebody streams. Then the pause between looks grows until
-   a look finds a few dozen. One or none: somebody waits, or nothing comes; look at once. */
+/* A few dozen operations in short order while nobody waits: somebody streams. Then the looks get further apart until one
+   finds a few dozen operations; a first look after a pause that finds next to nothing says that it was not so. */
 static void ds__cpu_adapt(ds__cpu_worker *w, int found) {
-    if (found < 2) { w->streak = w->delay = 0; return; }
-    if (w->streak < 4) { w->streak++; return; }
-    if (found < DS__CPU_STREAM_BATCH) w->delay = w->delay < DS__CPU_STREAM_PAUSES / 2 ? 2 * w->delay + 4 : DS__CPU_STREAM_PAUSES;
-    else if (found > 4 * DS__CPU_STREAM_BATCH) w->delay /= 2;
+    if (found == 0) {
+        if (++w->misses >= 32) w->streak = w->delay = 0;
+        return;
+    }
+    w->misses = 0;
+    if (atomic_load_explicit(&ds__cpu.hurry, memory_order_relaxed) > 0) { w->streak = w->delay = 0; return; }
+    if (w->delay == 0) {
+        if ((w->streak += (uint32_t)found) >= 24) w->delay = DS__CPU_STREAM_PAUSES / 8;
+    } else if (found < 4) {
+        w->streak = w->delay = 0;
+    } else if (found < DS__CPU_STREAM_BATCH) {
+        w->delay = w->delay < DS__CPU_STREAM_PAUSES / 2 ? 2 * w->delay : DS__CPU_STREAM_PAUSES;
+    } else if (found > 4 * DS__CPU_STREAM_BATCH) {
+        w->delay /= 2;
+    }
 }
 
 static void *ds__cpu_worker_main(void *arg) {
@@ -1269,11 +1302,12 @@ static int ds__cpu_wait_slow(ds__cpu_stream *s, uint64_t upto, uint64_t timeout_
     int help = timeout_ns == DS__FOREVER && !ds__cpu.seed && !sleep_at_once;
     uint64_t start = ds__now_ns(), spun = start;
     uint64_t deadline = timeout_ns > DS__FOREVER - 1 - start ? DS__FOREVER : start + timeout_ns;
-    for (uint32_t spins = 1; !sleep_at_once && !ds__cpu.no_spin; spins++) {
+    for (uint32_t spins = 0; !sleep_at_once && !ds__cpu.no_spin; spins++) {
         if (atomic_load_explicit(&s->done, memory_order_acquire) >= upto) return 1;
-        if (help && ds__cpu_help(s, upto)) { spun = ds__now_ns(); continue; }
+        /* now and then only: looking at the stream's state takes its cache line from the worker */
+        if (help && spins % 32 == 0 && ds__cpu_help(s, upto)) { spun = ds__now_ns(); continue; }
         ds__pause();
-        if (spins % 16) continue;
+        if (spins % 16 != 15) continue;
         uint64_t now = ds__now_ns();
         if (now >= deadline) return 0;
         if (now - spun > DS__CPU_WAIT_SPIN_NS) break;
@@ -1409,7 +1443,7 @@ static int ds__cpu_at_once(ds__cpu_stream *s, const ds__op *op) {
                atomic_compare_exchange_strong(&s->state, &state, DS__CPU_RUNNING);
     if (mine) {
         if (op->kind == DS__OP_COPY) ds__cpu_copy_part(op, 0, ds__op_bytes(op), 0);
-        else ds__cpu_fill_part(op, 0, op->u.fill.width * op->u.fill.height);
+        else ds__cpu_fill_part(op, 0, op->u.fill.width * op->u.fill.height, 0);
         atomic_store(&s->submitted, number + 1);
         ds__cpu_pass(s, number + 1);
     }

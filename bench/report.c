@@ -1,0 +1,230 @@
+/* report.c - joins the results of all programs and passes by median; prints the tables and writes the report.
+   report RESULTS FOLDER [REPORT.md]: FOLDER gets the data of the plots. Of an old REPORT.md what stands between the notes'
+   markers is kept. BENCH_MACHINE is the line about the machine. Exit 1 when a result was wrong or a program failed. */
+#include "bench.h"
+
+enum { DEVSTREAM, FIRST_PEER, LIMIT = FIRST_PEER + 4, FIRST_WAY, SOURCES = FIRST_WAY + 6, SAMPLES = 64 };
+static const struct { const char *id, *title; } sources[SOURCES] = {
+    {"devstream", "devstream"}, {"thread", "mutex+condvar"}, {"pocl", "PoCL"}, {"tbb", "oneTBB"}, {"gomp", "libgomp"},
+    {"limit", "limit"}, {"libc 1", "libc, 1 thread"}, {"libc 2", "libc, 2"}, {"rep 1", "rep movsb, 1"}, {"rep 2", "rep movsb, 2"},
+    {"stream 1", "non-temporal, 1"}, {"stream 2", "non-temporal, 2"}};
+static const bench_row rows[BENCH_ROW_COUNT] = {
+#define BENCH_ROW_(id, plot, title, unit, meaning, goal, note) {#id, title, unit, note, goal, BENCH_##plot, BENCH_##meaning},
+    BENCH_ROWS(BENCH_ROW_)
+#undef BENCH_ROW_
+};
+
+typedef struct cell { double v[SAMPLES], median; int n, wrong; } cell;
+static cell cells[BENCH_ROW_COUNT][SOURCES];
+static struct { char source[32], text[160]; } remarks[32]; /* sources that could not run, and why; each text once */
+static const char *gone[SOURCES]; /* what stands in its queue rows instead of a value */
+static int remark_count, failed;
+
+/* ---- reading ------------------------------------------------------------------------------------------------------------ */
+
+static void take(const char *row, const char *source, const char *text) {
+    int s = 0, r = 0;
+    while (s < SOURCES && strcmp(sources[s].id, source)) s++;
+    if (!strcmp(row, "*")) {
+        int bad = !strncmp(text, "failed", 6);
+        failed |= bad;
+        if (s < SOURCES) gone[s] = bad ? "failed" : "absent";
+        for (int i = 0; i < remark_count; i++)
+            if (!strcmp(remarks[i].source, source) && !strcmp(remarks[i].text, text)) return;
+        if (remark_count == 32) return;
+        snprintf(remarks[remark_count].source, sizeof remarks->source, "%.31s", s < SOURCES ? sources[s].title : source);
+        snprintf(remarks[remark_count++].text, sizeof remarks->text, "%.159s", text);
+        return;
+    }
+    while (r < BENCH_ROW_COUNT && strcmp(rows[r].id, row)) r++;
+    if (r == BENCH_ROW_COUNT || s == SOURCES) { fprintf(stderr, "report: unknown row or source: %s %s\n", row, source); failed = 1; return; }
+    cell *c = &cells[r][s];
+    if (!strcmp(text, "WRONG")) c->wrong = failed = 1;
+    else if (c->n < SAMPLES) c->v[c->n++] = strtod(text, NULL);
+}
+
+static void read_results(const char *path) {
+    char line[512];
+    FILE *f = fopen(path, "r");
+    if (!f) { perror(path); exit(2); }
+    while (fgets(line, sizeof line, f)) {
+        char *row = strtok(line, "\t"), *source = strtok(NULL, "\t"), *text = strtok(NULL, "\n");
+        if (row && source && text) take(row, source, text);
+    }
+    fclose(f);
+    for (int r = 0; r < BENCH_ROW_COUNT; r++) {
+        for (int s = 0; s < SOURCES; s++) cells[r][s].median = bench_median(cells[r][s].v, cells[r][s].n); /* sorts */
+        for (int s = FIRST_WAY; s < SOURCES; s++) { /* the limit of a copy is the best way to copy */
+            cell *limit = &cells[r][LIMIT], *way = &cells[r][s];
+            if (way->n && !(limit->n && limit->median >= way->median)) *limit = *way;
+        }
+    }
+}
+
+static double best_peer(int r) {
+    double best = NAN;
+    for (int s = FIRST_PEER; s < LIMIT; s++)
+        if (cells[r][s].n && !cells[r][s].wrong && !(best <= cells[r][s].median)) best = cells[r][s].median;
+    return best;
+}
+
+/* ---- writing ------------------------------------------------------------------------------------------------------------ */
+
+enum { TEXT = 64 };
+
+static void number(char out[TEXT], double v) {
+    if (isnan(v)) snprintf(out, TEXT, "-");
+    else snprintf(out, TEXT, v >= 99.95 ? "%.0f" : v >= 9.995 ? "%.1f" : "%.2f", v);
+}
+
+static void value(char out[TEXT], int r, int s) {
+    const cell *c = &cells[r][s];
+    char low[TEXT], high[TEXT], middle[TEXT];
+    if (c->wrong) { snprintf(out, TEXT, "WRONG"); return; }
+    number(middle, c->median);
+    if (!c->n) { snprintf(out, TEXT, "%s", gone[s] && rows[r].plot == BENCH_QUEUE ? gone[s] : "-"); return; }
+    if (s != DEVSTREAM || c->n == 1) { snprintf(out, TEXT, "%s", middle); return; }
+    number(low, c->v[0]);
+    number(high, c->v[c->n - 1]);
+    snprintf(out, TEXT, "%.16s (%.16s-%.16s)", middle, low, high);
+}
+
+static void verdict(char out[TEXT], int r) {
+    const cell *c = &cells[r][DEVSTREAM];
+    double limit = cells[r][LIMIT].median;
+    if (c->wrong || !c->n) { snprintf(out, TEXT, "%s", c->wrong ? "WRONG" : "not measured"); return; }
+    if (isnan(rows[r].goal)) { snprintf(out, TEXT, "-"); return; }
+    int met = rows[r].meaning == BENCH_MOST ? c->median <= rows[r].goal : c->median >= rows[r].goal * limit;
+    snprintf(out, TEXT, "%s", met ? "met" : "**not met**");
+}
+
+/* A table in Markdown that can also be read as it stands; text[row][column], row 0 the heads. */
+static void table(FILE *f, int lines, int columns, char text[][12][TEXT]) {
+    for (int i = 0; i < lines; i++) {
+        for (int c = 0; c < columns; c++) {
+            int width = 0;
+            for (int k = 0; k < lines; k++) width = (int)strlen(text[k][c]) > width ? (int)strlen(text[k][c]) : width;
+            fprintf(f, c ? " %*s |" : "| %-*s |", width, text[i][c]);
+        }
+        fprintf(f, "\n");
+        for (int c = 0; !i && c < columns; c++) fprintf(f, c ? "---:|%s" : "|---|%s", c == columns - 1 ? "\n" : "");
+    }
+}
+
+static void main_table(FILE *f) {
+    static char t[BENCH_ROW_COUNT + 1][12][TEXT];
+    static const char *const heads[] = {"row", "goal", "devstream", "", "", "", "", "limit", "/ best peer", "/ limit", "goal"};
+    for (int c = 0; c < 11; c++) snprintf(t[0][c], TEXT, "%s", c > 2 && c < 7 ? sources[c - 2].title : heads[c]);
+    for (int r = 0; r < BENCH_ROW_COUNT; r++) {
+        char (*line)[TEXT] = t[r + 1];
+        const cell *c = &cells[r][DEVSTREAM];
+        double mine = c->n && !c->wrong ? c->median : NAN;
+        snprintf(line[0], TEXT, "%.44s, %.8s", rows[r].title, rows[r].unit);
+        if (rows[r].meaning == BENCH_MOST) number(line[1], rows[r].goal);
+        else snprintf(line[1], TEXT, "%.0f %% of limit", rows[r].goal * 100);
+        for (int s = DEVSTREAM; s <= LIMIT; s++) value(line[2 + s], r, s);
+        number(line[8], mine / best_peer(r));
+        number(line[9], mine / cells[r][LIMIT].median);
+        verdict(line[10], r);
+    }
+    table(f, BENCH_ROW_COUNT + 1, 11, t);
+}
+
+static void ways_table(FILE *f) {
+    static char t[BENCH_ROW_COUNT + 1][12][TEXT];
+    int n = 1;
+    snprintf(t[0][0], TEXT, "GB/s written");
+    snprintf(t[0][1], TEXT, "devstream");
+    for (int s = FIRST_WAY; s < SOURCES; s++) snprintf(t[0][2 + s - FIRST_WAY], TEXT, "%s", sources[s].title);
+    for (int r = 0; r < BENCH_ROW_COUNT; r++) {
+        if (rows[r].plot != BENCH_COPY) continue;
+        snprintf(t[n][0], TEXT, "%s", rows[r].title);
+        number(t[n][1], cells[r][DEVSTREAM].median);
+        for (int s = FIRST_WAY; s < SOURCES; s++) number(t[n][2 + s - FIRST_WAY], cells[r][s].median);
+        n++;
+    }
+    table(f, n, 8, t);
+}
+
+static void write_remarks(FILE *f, const char *before) {
+    for (int i = 0; i < remark_count; i++) fprintf(f, "%s%s: %s\n", before, remarks[i].source, remarks[i].text);
+}
+
+/* One file per plot: a line per row, a column per source; ? where there is nothing. */
+static void write_plot(const char *folder, const char *name, int plot, int first, int last) {
+    char path[512];
+    snprintf(path, sizeof path, "%.400s/%s", folder, name);
+    FILE *f = fopen(path, "w");
+    if (!f) { perror(path); exit(2); }
+    fprintf(f, "row\tdevstream");
+    for (int s = first; s <= last; s++) fprintf(f, "\t%s", sources[s].title);
+    fprintf(f, "\tgoal");
+    for (int r = 0; r < BENCH_ROW_COUNT; r++) {
+        if (rows[r].plot != plot) continue;
+        fprintf(f, "\n\"");
+        int column = 0; /* the label in short lines, to stand under a group of bars */
+        for (const char *c = rows[r].title; *c; c++, column++) {
+            if (*c == ' ' && column + (int)strcspn(c + 1, " ") >= 15) { fputs("\\n", f); column = -1; }
+            else fputc(*c, f);
+        }
+        fprintf(f, "\"");
+        for (int s = DEVSTREAM; s <= last; s = s == DEVSTREAM ? first : s + 1) {
+            if (cells[r][s].n) fprintf(f, "\t%g", cells[r][s].median);
+            else fprintf(f, "\t?");
+        }
+        fprintf(f, "\t%g", rows[r].meaning == BENCH_MOST ? rows[r].goal : rows[r].goal * cells[r][LIMIT].median);
+    }
+    fprintf(f, "\n");
+    fclose(f);
+}
+
+/* The hand-written part of an old report, or an empty one. */
+static char *read_notes(const char *path) {
+    static const char open[] = "<!-- notes -->", close[] = "<!-- /notes -->", none[] = "<!-- notes -->\n<!-- /notes -->";
+    char *text = calloc(1, 1 << 20), *from = NULL, *to = NULL;
+    FILE *f = fopen(path, "r");
+    if (!text) exit(2);
+    if (f) {
+        if (fread(text, 1, (1 << 20) - 1, f) && (from = strstr(text, open)) && (to = strstr(from, close))) to[sizeof close - 1] = 0;
+        fclose(f);
+    }
+    if (!to) return strcpy(text, none);
+    return memmove(text, from, strlen(from) + 1);
+}
+
+static void write_report(const char *path) {
+    char *notes = read_notes(path), next[512];
+    const char *machine = getenv("BENCH_MACHINE");
+    snprintf(next, sizeof next, "%.500s.new", path);
+    FILE *f = fopen(next, "w");
+    if (!f) { perror(next); exit(2); }
+    fprintf(f, "# Measured results\n\nWritten by `make bench` (`bench/run.sh`); only the section of notes is written by hand.\n"
+               "Machine: %s.\n\nEach figure is the median of 3 passes, in which all programs take turns, and each pass gives the median of "
+               "several\nrepetitions; in brackets the lowest and highest pass. Every result is checked; a wrong one would read WRONG. "
+               "The machine is\nshared, so compare within the table only. Ratios are devstream's figure divided by the other: for times and "
+               "bytes\nbelow 1 is better, for GB/s above 1.\n\n", machine ? machine : "unknown");
+    main_table(f);
+    if (remark_count) fprintf(f, "\n");
+    write_remarks(f, "- ");
+    fprintf(f, "\n![bars of the queue rows and of the copies](bench.svg)\n\n## Ways to copy\n\nAll on the same memory, in turn; for the "
+               "fill: memset, rep stosb and non-temporal stores.\n\n");
+    ways_table(f);
+    fprintf(f, "\n## Notes\n\n%s\n\n## What the rows measure\n\n", notes);
+    for (int r = 0; r < BENCH_ROW_COUNT; r++)
+        if (rows[r].note) fprintf(f, "- **%s**: %s\n", rows[r].title, rows[r].note);
+    free(notes);
+    if (fclose(f) || rename(next, path)) { perror(path); exit(2); }
+}
+
+int main(int argc, char **argv) {
+    if (argc < 3) { fprintf(stderr, "usage: %s RESULTS FOLDER [REPORT.md]\n", argv[0]); return 2; }
+    read_results(argv[1]);
+    main_table(stdout);
+    printf("\n");
+    ways_table(stdout);
+    write_remarks(stdout, "");
+    write_plot(argv[2], "queues.dat", BENCH_QUEUE, FIRST_PEER, LIMIT);
+    write_plot(argv[2], "copies.dat", BENCH_COPY, FIRST_WAY, SOURCES - 1);
+    if (argc > 3) write_report(argv[3]);
+    return failed;
+}

@@ -1,0 +1,86 @@
+#!/usr/bin/env bash
+# run.sh - builds and runs the benchmarks, prints the table and writes docs/bench.md and docs/bench.svg; under 5 minutes.
+# run.sh quick - one short pass without the largest copies and the compile times, under 30 seconds, only printed. Set CC, CXX, CFLAGS as you like.
+# Exit 1 when a result was wrong or a program failed; a missed goal is not a failure, and an absent peer is printed.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit 2
+cc=${CC:-cc} cxx=${CXX:-c++} flags=${CFLAGS:--O2} out=build/bench passes=3
+export CC=$cc BENCH_RESULTS=$out/results.tsv
+unset BENCH_QUICK
+warn="-Wall -Wextra -Wpedantic -Wshadow"
+warn_c="$warn -Wconversion -Wsign-conversion -Werror"
+case ${1:-} in
+    quick) export BENCH_QUICK=1 passes=1 ;;
+    '') ;;
+    *) echo "usage: $0 [quick]" >&2; exit 2 ;;
+esac
+read -r load _ </proc/loadavg
+[ "${load%.*}" -lt 1 ] || echo "the machine is busy (load $load): expect worse figures and wide ranges" >&2
+mkdir -p $out docs && : >$BENCH_RESULTS || exit 2
+
+remark() { printf '*\t%s\t%s\n' "$1" "$2" >>$BENCH_RESULTS; }
+programs=()
+# build SOURCE PROGRAM COMMAND...: adds the program to the list; a compiler's refusal is a failure that the report shows.
+build() {
+    local source=$1 program=$2
+    shift 2
+    if "$@" -o "$out/$program"; then programs+=("$source $program"); else remark "$source" "failed: $program does not build"; fi
+}
+# usable HEADER COMPILER [LIBRARY]: header and library are there
+usable() { printf '#include <%s>\nint main(void) { return 0; }\n' "$1" | $2 - -o $out/usable ${3:-} >/dev/null 2>&1; }
+
+$cc $flags -c devstream.c -o $out/devstream.o || remark devstream "failed: devstream.c does not build"
+build devstream streams $cc -std=gnu11 $flags $warn_c bench/streams.c $out/devstream.o -pthread
+build thread peer_thread $cc -std=gnu11 $flags $warn_c bench/peer_thread.c -pthread
+if usable CL/cl.h "$cc -xc" -lOpenCL; then
+    build pocl peer_pocl $cc -std=gnu11 $flags $warn_c bench/peer_pocl.c -lOpenCL
+else
+    remark pocl "not installed: packages opencl-headers, ocl-icd-opencl-dev, pocl-opencl-icd"
+fi
+if usable tbb/flow_graph.h "$cxx -std=c++17 -xc++" -ltbb; then
+    build tbb peer_tbb $cxx -std=c++17 $flags $warn -Werror bench/peer_tbb.cpp -ltbb
+else
+    remark tbb "not installed: package libtbb-dev"
+fi
+if usable omp.h "$cc -fopenmp -xc"; then
+    build gomp peer_gomp $cc -std=gnu11 $flags $warn_c -fopenmp bench/peer_gomp.c
+else
+    remark gomp "not installed: package libgomp1 with the compiler's OpenMP headers (libgcc-*-dev)"
+fi
+build limit limits $cc -std=gnu11 $flags $warn_c bench/limits.c -pthread
+build devstream copies $cc -std=gnu11 $flags $warn_c bench/copies.c $out/devstream.o -pthread
+$cc -std=gnu11 $flags $warn_c bench/report.c -o $out/report -lm || exit 2
+
+run() { # SOURCE PROGRAM [ARGUMENT]; a hang is a failure too
+    local source=$1
+    shift
+    timeout 60 "$out/$@" || remark "$source" "failed: $* ended with $?"
+}
+for ((pass = 1; pass <= passes; pass++)); do
+    echo "pass $pass of $passes" >&2
+    for entry in "${programs[@]}"; do
+        read -r source program <<<"$entry"
+        if [ "$program" = streams ]; then
+            for what in queues calls pending streams; do run "$source" streams $what; done
+        else
+            run "$source" "$program"
+        fi
+    done
+done
+[ $passes = 1 ] || bench/compile.sh $out >>$BENCH_RESULTS || remark devstream "failed: compile.sh"
+
+model=$(sed -n 's/^model name[[:space:]]*: //p' /proc/cpuinfo | head -n 1)
+export BENCH_MACHINE="$(nproc) processors ($(echo "${model:-$(uname -m)}" | tr -s ' ')), $(uname -sr), $($cc --version | head -n 1), flags \`$flags\`"
+echo "$BENCH_MACHINE"
+if [ $passes = 1 ]; then
+    $out/report $BENCH_RESULTS $out
+    exit
+fi
+$out/report $BENCH_RESULTS $out docs/bench.md
+status=$?
+if command -v gnuplot >/dev/null; then
+    gnuplot -e "folder='$out'; out='docs/bench.svg'" bench/plot.gp || status=1
+else
+    echo "docs/bench.svg not written: not installed: package gnuplot-nox"
+fi
+exit $status

@@ -1,0 +1,744 @@
+/* Copies, fills, plain memory and what a pointer points to. */
+#include "harness.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef enum kind { PAGEABLE, PINNED, REGISTERED, DEVICE0, DEVICE1, KINDS } kind;
+
+static ds_device device(int i) { return harness_device(i % harness_device_count()); }
+
+/* ---- memory of every kind ---- */
+
+static unsigned char *host_bytes(size_t size) {
+    unsigned char *p = malloc(size ? size : 1);
+    assert_non_null(p);
+    return p;
+}
+
+static unsigned char *make(kind k, size_t size) {
+    void *p = NULL;
+    switch (k) {
+    case PINNED: ok(ds_host_alloc(size, &p)); break;
+    case REGISTERED: p = host_bytes(size); ok(ds_host_register(p, size)); break;
+    case DEVICE0: ok(ds_alloc(device(0), size, &p)); break;
+    case DEVICE1: ok(ds_alloc(device(1), size, &p)); break;
+    case PAGEABLE: case KINDS: p = host_bytes(size); break;
+    }
+    assert_non_null(p);
+    return p;
+}
+
+static void drop(kind k, unsigned char *p) {
+    switch (k) {
+    case PINNED: ok(ds_host_free(p)); break;
+    case REGISTERED: ok(ds_host_unregister(p)); free(p); break;
+    case DEVICE0: case DEVICE1: ok(ds_free(p)); break;
+    case PAGEABLE: case KINDS: free(p); break;
+    }
+}
+
+static void pattern(unsigned char *p, size_t n, uint64_t seed) {
+    uint64_t x = seed * 0x9e3779b97f4a7c15u + 1u;
+    for (size_t i = 0; i < n; i += 8) {
+        x ^= x << 13; x ^= x >> 7; x ^= x << 17;
+        memcpy(p + i, &x, n - i < 8 ? n - i : 8);
+    }
+}
+
+/* A restart of devstream with other options; NULL: with those of the suite. */
+static void restart(const ds_init_desc *desc) {
+    ok(ds_shutdown());
+    harness_forget();
+    if (desc) ok(ds_init(desc));
+}
+
+/* Negative, with a sentence, where more than one code is reasonable. */
+static void refused_somehow(ds_result r) {
+    assert_true(r < 0);
+    assert_true(ds_last_error()[0] != 0);
+}
+
+/* ---- one-dimensional ---- */
+
+enum { FRONT = 61, BACK = 67, GUARD = 0xA5 }; /* odd, so that no buffer begins aligned */
+
+static void copy_pair(ds_stream s, kind from, kind to, size_t n, uint64_t seed) {
+    size_t total = FRONT + n + BACK;
+    unsigned char *want = host_bytes(total), *got = host_bytes(total);
+    unsigned char *src = make(from, total), *dst = make(to, total);
+    memset(want, GUARD, total);
+    memset(got, 0, total);
+    pattern(want + FRONT, n, seed);
+    ok(ds_copy(src, want, total, s));
+    ok(ds_fill(dst, GUARD, 1, total, s));
+    ok(ds_copy(dst + FRONT, src + FRONT, n, s));
+    ok(ds_copy(got, dst, total, s));
+    if (memcmp(want, got, total) != 0) fail_msg("kind %d to kind %d, %zu bytes: the content differs", (int)from, (int)to, n);
+    drop(from, src);
+    drop(to, dst);
+    free(want);
+    free(got);
+}
+
+static void test_copies_keep_the_data_between_all_kinds_of_memory(void **state) {
+    (void)state;
+    static const size_t sizes[] = { 0, 1, 15, 16, 4095, 16384, 16385, ((size_t)1 << 20) + 7 };
+    ds_stream s;
+    ok(ds_stream_create(&(ds_stream_desc){ .device = device(0) }, &s));
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        for (int from = 0; from < KINDS; from++)
+            for (int to = 0; to < KINDS; to++) copy_pair(s, (kind)from, (kind)to, sizes[i], i * 64 + (size_t)(from * 8 + to));
+    ok(ds_stream_destroy(s));
+}
+
+static void test_large_copies_keep_the_data(void **state) {
+    (void)state;
+    static const kind pairs[][2] = { { PAGEABLE, DEVICE0 }, { PINNED, DEVICE0 }, { DEVICE0, DEVICE1 }, { DEVICE1, PINNED },
+                                     { DEVICE0, PAGEABLE }, { REGISTERED, DEVICE1 }, { PINNED, PINNED } };
+    ds_stream s;
+    ok(ds_stream_create(&(ds_stream_desc){ .device = device(1) }, &s));
+    for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++)
+        copy_pair(s, pairs[i][0], pairs[i][1], ((size_t)40 << 20) + 3, 1000 + i);
+    ok(ds_stream_destroy(s));
+}
+
+static void test_a_chain_of_copies_over_two_devices_keeps_the_data(void **state) {
+    (void)state;
+    enum { N = 100000 };
+    ds_stream s;
+    ok(ds_stream_create(NULL, &s));
+    unsigned char *a = make(PINNED, N), *b = make(PINNED, N);
+    unsigned char *d0 = make(DEVICE0, N), *d1 = make(DEVICE1, N), *d2 = make(DEVICE0, N);
+    pattern(a, N, 7);
+    memset(b, 0, N);
+    ok(ds_copy(d0, a, N, s));
+    ok(ds_copy(d1, d0, N, s));
+    ok(ds_copy(d2, d1, N, s));
+    ok(ds_fill(d0, 0, 1, N, s)); /* behind the copies that read it */
+    ok(ds_fill(d1, 0, 1, N, s));
+    ok(ds_copy(b, d2, N, s));
+    ok(ds_stream_synchronize(s));
+    assert_memory_equal(a, b, N);
+    drop(PINNED, a); drop(PINNED, b);
+    drop(DEVICE0, d0); drop(DEVICE1, d1); drop(DEVICE0, d2);
+    ok(ds_stream_destroy(s));
+}
+
+static void test_peer_copies_check_the_devices_that_they_are_told(void **state) {
+    (void)state;
+    enum { N = 70000 };
+    if (harness_device_count() < 2) fail_msg("this test needs two devices");
+    ds_stream s;
+    ok(ds_stream_create(NULL, &s));
+    unsigned char *host = make(PINNED, N), *back = make(PINNED, N), *d0 = make(DEVICE0, N), *d1 = make(DEVICE1, N);
+    pattern(host, N, 3);
+    memset(back, 0, N);
+    ok(ds_copy(d0, host, N, s));
+    ok(ds_copy_peer(d1, device(1), d0, device(0), N, s));
+    ok(ds_copy(back, d1, N, s));
+    ok(ds_stream_synchronize(s));
+    assert_memory_equal(host, back, N);
+    refused(ds_copy_peer(d1, device(0), d0, device(0), N, s), DS_ERR_DEVICE_MISMATCH);
+    refused(ds_copy_peer(d1, device(1), d0, device(1), N, s), DS_ERR_DEVICE_MISMATCH);
+    refused(ds_copy_peer(d1, device(1), host, device(0), N, s), DS_ERR_DEVICE_MISMATCH);
+    refused(ds_copy_peer(d1, device(1), d0, (ds_device){ device(0).type, 1000 }, N, s), DS_ERR_DEVICE_RANGE);
+    refused(ds_copy_peer(d1, device(1), d0, device(0), N + 1, s), DS_ERR_INVALID_VALUE);
+    assert_int_equal(ds_stream_query(s), DS_OK);
+    drop(PINNED, host); drop(PINNED, back); drop(DEVICE0, d0); drop(DEVICE1, d1);
+    ok(ds_stream_destroy(s));
+}
+
+/* ---- what blocks and what does not ---- */
+
+static void test_pinned_and_device_copies_and_fills_do_not_block(void **state) {
+    (void)state;
+    enum { N = 50000 };
+    gate g = { 0, 0 };
+    ds_stream s;
+    ok(ds_stream_create(&(ds_stream_desc){ .device = device(0) }, &s));
+    unsigned char *pin = make(PINNED, N), *out = make(PINNED, N), *reg = make(REGISTERED, N);
+    unsigned char *d0 = make(DEVICE0, N), *d1 = make(DEVICE1, N);
+    pattern(pin, N, 11);
+    memset(out, 0, N);
+    memset(reg, 0, N);
+    ok(ds_launch_host_func(s, gate_fn, &g, NULL));
+    /* one of these that blocks never returns, since only this thread opens the gate */
+    ok(ds_copy(d0, pin, N, s));
+    ok(ds_copy(d1, d0, N, s));
+    ok(ds_copy(reg, d1, N, s));
+    ok(ds_fill(d0, 0x01020304u, 4, N / 4, s));
+    ok(ds_fill_2d(d0, 100, 7, 1, 50, 10, s));
+    ok(ds_copy_2d(d1, 100, d0, 100, 50, 10, s));
+    ok(ds_copy(d0, reg, N, s));
+    ok(ds_copy(out, d0, N, s));
+    ok(ds_fill(out, 9, 1, 1, s));
+    ok(ds_copy(out, pin, 1, s)); /* small ones are not done at once on a stream that is not idle */
+    assert_int_equal(ds_stream_query(s), DS_NOT_READY);
+    for (size_t i = 0; i < N; i++) assert_int_equal(out[i], 0);
+    gate_open(&g);
+    ok(ds_stream_synchronize(s));
+    assert_memory_equal(out, pin, N);
+    assert_memory_equal(reg, pin, N);
+    drop(PINNED, pin); drop(PINNED, out); drop(REGISTERED, reg);
+    drop(DEVICE0, d0); drop(DEVICE1, d1);
+    ok(ds_stream_destroy(s));
+}
+
+/* A call that must block, made by a thread of its own. */
+typedef struct blocker {
+    ds_result (*run)(struct blocker *b);
+    void *a, *b;
+    ds_stream s;
+    ds_result result;
+    _Atomic int entered, returned;
+} blocker;
+
+enum { BLOCK_N = 3000 };
+
+static ds_result run_h2d(blocker *b) { return ds_copy(b->a, b->b, BLOCK_N, b->s); }
+static ds_result run_fill(blocker *b) { return ds_fill(b->a, 5, 1, BLOCK_N, b->s); }
+static ds_result run_free(blocker *b) { return ds_free(b->a); }
+static ds_result run_host_free(blocker *b) { return ds_host_free(b->a); }
+static ds_result run_unregister(blocker *b) { return ds_host_unregister(b->a); }
+
+static void *blocker_main(void *user) {
+    blocker *b = user;
+    b->entered = 1;
+    b->result = b->run(b);
+    b->returned = 1;
+    return NULL;
+}
+
+static void blocks_while_the_stream_is_busy(ds_result (*run)(blocker *), void *a, void *p) {
+    gate g = { 0, 0 };
+    pthread_t thread;
+    blocker b = { .run = run, .a = a, .b = p, .result = DS_ERR_SYSTEM };
+    ok(ds_stream_create(&(ds_stream_desc){ .device = device(0) }, &b.s));
+    ok(ds_launch_host_func(b.s, gate_fn, &g, NULL));
+    gate_wait_entered(&g);
+    assert_int_equal(pthread_create(&thread, NULL, blocker_main, &b), 0);
+    while (!b.entered) sched_yield();
+    for (int i = 0; i < 5000; i++) { /* the chance to return wrongly */
+        assert_int_equal(b.returned, 0);
+        sched_yield();
+    }
+    gate_open(&g);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(b.result, DS_OK);
+    /* a blocking call has waited for the gate, hence the stream is done */
+    assert_int_equal(ds_stream_query(b.s), DS_OK);
+    ok(ds_stream_destroy(b.s));
+}
+
+static void test_pageable_copies_and_fills_block(void **state) {
+    (void)state;
+    unsigned char *host = make(PAGEABLE, BLOCK_N), *back = make(PAGEABLE, BLOCK_N), *d = make(DEVICE0, BLOCK_N);
+    pattern(host, BLOCK_N, 21);
+    blocks_while_the_stream_is_busy(run_h2d, d, host);
+    memset(back, 0, BLOCK_N);
+    blocks_while_the_stream_is_busy(run_h2d, back, d);
+    assert_memory_equal(host, back, BLOCK_N);
+    blocks_while_the_stream_is_busy(run_fill, back, NULL);
+    for (size_t i = 0; i < BLOCK_N; i++) assert_int_equal(back[i], 5);
+    drop(DEVICE0, d);
+    free(host);
+    free(back);
+}
+
+static void test_free_host_free_and_unregister_wait_for_the_device(void **state) {
+    (void)state;
+    blocks_while_the_stream_is_busy(run_free, make(DEVICE0, 100), NULL);
+    blocks_while_the_stream_is_busy(run_host_free, make(PINNED, 100), NULL);
+    unsigned char *reg = make(REGISTERED, 100);
+    blocks_while_the_stream_is_busy(run_unregister, reg, NULL);
+    free(reg);
+}
+
+static void test_alloc_does_not_wait_for_the_device(void **state) {
+    (void)state;
+    gate g = { 0, 0 };
+    ds_stream s;
+    ok(ds_stream_create(&(ds_stream_desc){ .device = device(0) }, &s));
+    ok(ds_launch_host_func(s, gate_fn, &g, NULL));
+    unsigned char *d = make(DEVICE0, 4096), *pin = make(PINNED, 4096), *reg = make(REGISTERED, 4096);
+    assert_int_equal(ds_stream_query(s), DS_NOT_READY);
+    gate_open(&g);
+    drop(DEVICE0, d); drop(PINNED, pin); drop(REGISTERED, reg);
+    ok(ds_stream_destroy(s));
+}
+
+/* ---- two-dimensional ---- */
+
+/* Both buffers end with the last row's last byte: the padding behind it is not theirs. */
+static void copy_rows(ds_stream s, kind from, kind to, size_t width, size_t height, size_t src_pitch, size_t dst_pitch) {
+    size_t src_size = src_pitch * (height - 1) + width, dst_size = dst_pitch * (height - 1) + width;
+    unsigned char *image = host_bytes(src_size), *want = host_bytes(dst_size), *got = host_bytes(dst_size);
+    unsigned char *src = make(from, src_size), *dst = make(to, dst_size);
+    pattern(image, src_size, width * 31 + height);
+    memset(want, GUARD, dst_size);
+    for (size_t y = 0; y < height; y++) memcpy(want + y * dst_pitch, image + y * src_pitch, width);
+    ok(ds_copy(src, image, src_size, s));
+    ok(ds_fill(dst, GUARD, 1, dst_size, s));
+    ok(ds_copy_2d(dst, dst_pitch, src, src_pitch, width, height, s));
+    ok(ds_copy(got, dst, dst_size, s));
+    if (memcmp(want, got, dst_size) != 0)
+        fail_msg("%zu x %zu, pitches %zu and %zu, kind %d to %d: the content differs", width, height, src_pitch, dst_pitch,
+                 (int)from, (int)to);
+    drop(from, src);
+    drop(to, dst);
+    free(image); free(want); free(got);
+}
+
+static void test_pitched_copies_touch_only_their_rows(void **state) {
+    (void)state;
+    ds_stream s;
+    ok(ds_stream_create(NULL, &s));
+    for (int from = 0; from < KINDS; from++)
+        for (int to = 0; to < KINDS; to++) {
+            copy_rows(s, (kind)from, (kind)to, 33, 17, 40, 64);
+            copy_rows(s, (kind)from, (kind)to, 16, 5, 16, 16);
+            copy_rows(s, (kind)from, (kind)to, 1, 100, 3, 1);
+            copy_rows(s, (kind)from, (kind)to, 77, 1, 77, 1000);
+        }
+    copy_rows(s, PINNED, DEVICE0, 5001, 700, 5001, 5120); /* large enough to be split */
+    copy_rows(s, DEVICE1, PINNED, 3, 100000, 8, 5);
+    copy_rows(s, DEVICE0, DEVICE1, 1500000, 3, 1500001, 1500007);
+    ok(ds_stream_destroy(s));
+}
+
+static void test_pitched_copies_refuse_wrong_arguments(void **state) {
+    (void)state;
+    enum { N = 1000 };
+    ds_stream s;
+    ok(ds_stream_create(NULL, &s));
+    unsigned char *a = make(DEVICE0, N), *b = make(DEVICE0, N), *got = make(PAGEABLE, N);
+    ok(ds_fill(a, 1, 1, N, s));
+    ok(ds_fill(b, 2, 1, N, s));
+    ok(ds_stream_synchronize(s));
+    refused(ds_copy_2d(a, 9, b, 20, 10, 5, s), DS_ERR_INVALID_VALUE);
+    refused(ds_copy_2d(a, 20, b, 9, 10, 5, s), DS_ERR_INVALID_VALUE);
+    refused(ds_copy_2d(a, 200, b, 100, 100, 6, s), DS_ERR_INVALID_VALUE); /* dst would need 1100 bytes */
+    refused(ds_copy_2d(a, 100, b, 200, 100, 6, s), DS_ERR_INVALID_VALUE);
+    refused(ds_copy_2d(a, SIZE_MAX, b, 10, 10, 2, s), DS_ERR_INVALID_VALUE);
+    refused(ds_copy_2d(a, 10, b, SIZE_MAX, 10, 2, s), DS_ERR_INVALID_VALUE);
+    refused(ds_copy_2d(a, 10, b, 10, 10, SIZE_MAX, s), DS_ERR_INVALID_VALUE);
+    refused(ds_copy_2d(a, SIZE_MAX, b, SIZE_MAX, SIZE_MAX, SIZE_MAX, s), DS_ERR_INVALID_VALUE);
+    /* pitch * (height - 1) wraps to 0 here */
+    refused(ds_copy_2d(a, SIZE_MAX / 2 + 1, b, SIZE_MAX / 2 + 1, 10, 3, s), DS_ERR_INVALID_VALUE);
+    assert_int_equal(ds_stream_query(s), DS_OK);
+    ok(ds_copy_2d(a, 10, b, 10, 10, 0, s));
+    ok(ds_copy_2d(a, 10, b, 10, 0, 10, s));
+    ok(ds_copy(got, a, N, s));
+    for (size_t i = 0; i < N; i++) assert_int_equal(got[i], 1);
+    ok(ds_copy_2d(a, 200, b, 200, 200, 5, s)); /* exactly the whole */
+    ok(ds_copy(got, a, N, s));
+    for (size_t i = 0; i < N; i++) assert_int_equal(got[i], 2);
+    drop(DEVICE0, a); drop(DEVICE0, b); free(got);
+    ok(ds_stream_destroy(s));
+}
+
+static void test_pitched_memory_is_wide_enough_and_aligned(void **state) {
+    (void)state;
+    void *p = NULL;
+    size_t pitch = 0;
+    ds_pointer_info info;
+    ds_stream s;
+    ok(ds_stream_create(&(ds_stream_desc){ .device = device(1) }, &s));
+    ok(ds_alloc_pitch(device(1), 1001, 20, &p, &pitch));
+    assert_non_null(p);
+    assert_true(pitch >= 1001);
+    assert_int_equal((uintptr_t)p % 512, 0);
+    ok(ds_pointer_query((char *)p + 19 * pitch + 1000, &info));
+    assert_int_equal(info.kind, DS_MEMORY_DEVICE);
+    assert_ptr_equal(info.base, p);
+    assert_int_equal(info.device.index, device(1).index);
+    ok(ds_fill_2d(p, pitch, 3, 1, 1001, 20, s));
+    ok(ds_stream_synchronize(s));
+    ok(ds_free(p));
+    void *none = (void *)&pitch;
+    refused_somehow(ds_alloc_pitch(device(0), SIZE_MAX, 2, &none, &pitch));
+    assert_null(none);
+    none = (void *)&pitch;
+    refused_somehow(ds_alloc_pitch(device(0), SIZE_MAX / 2 + 1, 2, &none, &pitch));
+    assert_null(none);
+    refused_somehow(ds_alloc_pitch(device(0), 2, SIZE_MAX, &none, &pitch));
+    refused(ds_alloc_pitch(device(0), 10, 10, NULL, &pitch), DS_ERR_INVALID_VALUE);
+    refused(ds_alloc_pitch(device(0), 10, 10, &none, NULL), DS_ERR_INVALID_VALUE);
+    ok(ds_stream_destroy(s));
+}
+
+/* ---- fills ---- */
+
+static void put(unsigned char *p, uint32_t value, size_t value_size) {
+    for (size_t i = 0; i < value_size; i++) p[i] = (unsigned char)(value >> (8 * i));
+}
+
+static void test_fills_set_every_element_and_nothing_else(void **state) {
+    (void)state;
+    static const size_t counts[] = { 0, 1, 3, 5, 17, 1000, 4097, 300001 };
+    static const size_t value_sizes[] = { 1, 2, 4 };
+    ds_stream s;
+    ok(ds_stream_create(NULL, &s));
+    for (int k = 0; k < KINDS; k++)
+        for (size_t v = 0; v < 3; v++)
+            for (size_t c = 0; c < sizeof counts / sizeof counts[0]; c++) {
+                size_t bytes = counts[c] * value_sizes[v], total = 12 + bytes + 20;
+                unsigned char *p = make((kind)k, total), *want = host_bytes(total), *got = host_bytes(total);
+                memset(want, GUARD, total);
+                for (size_t i = 0; i < counts[c]; i++) put(want + 12 + i * value_sizes[v], 0xdeadbeefu, value_sizes[v]);
+                ok(ds_fill(p, GUARD, 1, total, s));
+                ok(ds_fill(p + 12, 0xdeadbeefu, value_sizes[v], counts[c], s));
+                ok(ds_copy(got, p, total, s));
+                if (memcmp(want, got, total) != 0) fail_msg("fill of %zu elements of %zu bytes differs", counts[c], value_sizes[v]);
+                drop((kind)k, p);
+                free(want); free(got);
+            }
+    ok(ds_stream_destroy(s));
+}
+
+static void test_pitched_fills_touch_only_their_rows(void **state) {
+    (void)state;
+    static const size_t shapes[][3] = { { 7, 5, 32 }, { 8, 3, 32 }, { 1, 1000, 4 }, { 30001, 20, 120008 } }; /* width height pitch */
+    ds_stream s;
+    ok(ds_stream_create(NULL, &s));
+    for (size_t v = 1; v <= 4; v *= 2)
+        for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+            size_t width = shapes[i][0], height = shapes[i][1], pitch = shapes[i][2];
+            size_t total = pitch * (height - 1) + width * v; /* ends with the last row */
+            unsigned char *p = make(DEVICE0, total), *want = host_bytes(total), *got = host_bytes(total);
+            memset(want, GUARD, total);
+            for (size_t y = 0; y < height; y++)
+                for (size_t x = 0; x < width; x++) put(want + y * pitch + x * v, 0x87654321u, v);
+            ok(ds_fill(p, GUARD, 1, total, s));
+            ok(ds_fill_2d(p, pitch, 0x87654321u, v, width, height, s));
+            ok(ds_copy(got, p, total, s));
+            if (memcmp(want, got, total) != 0) fail_msg("fill of %zu x %zu elements of %zu bytes differs", width, height, v);
+            drop(DEVICE0, p);
+            free(want); free(got);
+        }
+    ok(ds_stream_destroy(s));
+}
+
+static void test_fills_refuse_wrong_arguments(void **state) {
+    (void)state;
+    enum { N = 1000 };
+    ds_stream s;
+    ok(ds_stream_create(NULL, &s));
+    unsigned char *d = make(DEVICE0, N), *got = make(PAGEABLE, N);
+    ok(ds_fill(d, 1, 1, N, s));
+    ok(ds_stream_synchronize(s));
+    refused(ds_fill(d, 0, 0, 10, s), DS_ERR_INVALID_VALUE);
+    refused(ds_fill(d, 0, 3, 10, s), DS_ERR_INVALID_VALUE);
+    refused(ds_fill(d, 0, 8, 10, s), DS_ERR_INVALID_VALUE);
+    refused(ds_fill(d + 1, 0, 2, 10, s), DS_ERR_INVALID_VALUE);
+    refused(ds_fill(d + 2, 0, 4, 10, s), DS_ERR_INVALID_VALUE);
+    refused(ds_fill(d, 0, 1, N + 1, s), DS_ERR_INVALID_VALUE);
+    refused(ds_fill(d + N - 4, 0, 4, 2, s), DS_ERR_INVALID_VALUE);
+    refused(ds_fill(d, 0, 1, SIZE_MAX, s), DS_ERR_INVALID_VALUE);
+    refused(ds_fill(d, 0, 4, SIZE_MAX / 4 + 2, s), DS_ERR_INVALID_VALUE); /* wraps to 4 bytes */
+    refused(ds_fill_2d(d, 20, 0, 3, 5, 5, s), DS_ERR_INVALID_VALUE);
+    refused(ds_fill_2d(d, 19, 0, 4, 5, 5, s), DS_ERR_INVALID_VALUE);
+    refused(ds_fill_2d(d, 22, 0, 4, 5, 5, s), DS_ERR_INVALID_VALUE); /* wide enough, not a multiple of 4 */
+    refused(ds_fill_2d(d + 2, 20, 0, 4, 5, 5, s), DS_ERR_INVALID_VALUE);
+    refused(ds_fill_2d(d, 500, 0, 4, 5, 3, s), DS_ERR_INVALID_VALUE);
+    refused(ds_fill_2d(d, SIZE_MAX - 3, 0, 4, 5, 3, s), DS_ERR_INVALID_VALUE);
+    refused(ds_fill_2d(d, 20, 0, 4, SIZE_MAX / 4 + 2, 1, s), DS_ERR_INVALID_VALUE);
+    refused(ds_fill_2d(d, 20, 0, 4, 5, SIZE_MAX, s), DS_ERR_INVALID_VALUE);
+    assert_int_equal(ds_stream_query(s), DS_OK);
+    ok(ds_copy(got, d, N, s));
+    for (size_t i = 0; i < N; i++) assert_int_equal(got[i], 1);
+    drop(DEVICE0, d); free(got);
+    ok(ds_stream_destroy(s));
+}
+
+static void test_copies_refuse_wrong_ranges_and_enqueue_nothing(void **state) {
+    (void)state;
+    enum { N = 1000 };
+    ds_stream s;
+    ok(ds_stream_create(NULL, &s));
+    unsigned char *d = make(DEVICE0, N), *e = make(DEVICE1, N), *pin = make(PINNED, N), *host = make(PAGEABLE, 2 * N);
+    memset(host, 9, 2 * N);
+    memset(pin, 9, N);
+    ok(ds_fill(d, 1, 1, N, s));
+    ok(ds_fill(e, 1, 1, N, s));
+    ok(ds_stream_synchronize(s));
+    refused(ds_copy(d, host, N + 1, s), DS_ERR_INVALID_VALUE);
+    refused(ds_copy(d + 1, host, N, s), DS_ERR_INVALID_VALUE);
+    refused(ds_copy(d + N - 1, host, 2, s), DS_ERR_INVALID_VALUE);
+    refused(ds_copy(host, d + 1, N, s), DS_ERR_INVALID_VALUE);
+    refused(ds_copy(d, e + 1, N, s), DS_ERR_INVALID_VALUE);
+    refused(ds_copy(d + 1, e, N, s), DS_ERR_INVALID_VALUE);
+    refused(ds_copy(d, pin + 1, N, s), DS_ERR_INVALID_VALUE);
+    refused(ds_copy(pin, host, N + 1, s), DS_ERR_INVALID_VALUE);
+    refused(ds_copy(d, host, SIZE_MAX, s), DS_ERR_INVALID_VALUE);
+    refused(ds_copy(NULL, d, 16, s), DS_ERR_INVALID_VALUE);
+    refused(ds_copy(d, NULL, 16, s), DS_ERR_INVALID_VALUE);
+    refused(ds_fill(NULL, 0, 1, 16, s), DS_ERR_INVALID_VALUE);
+    assert_int_equal(ds_stream_query(s), DS_OK);
+    ok(ds_copy(d, host, 0, s));
+    ok(ds_copy(host, d, N, s));
+    for (size_t i = 0; i < N; i++) assert_int_equal(host[i], 1);
+    ok(ds_copy(host, e, N, s));
+    for (size_t i = 0; i < N; i++) assert_int_equal(host[i], 1);
+    for (size_t i = 0; i < N; i++) assert_int_equal(pin[i], 9);
+    ds_stream stale = s;
+    ok(ds_stream_destroy(s));
+    refused(ds_copy(d, e, N, stale), DS_ERR_INVALID_HANDLE);
+    refused(ds_copy_2d(d, 10, e, 10, 10, 10, stale), DS_ERR_INVALID_HANDLE);
+    refused(ds_copy_peer(d, device(0), e, device(1), N, stale), DS_ERR_INVALID_HANDLE);
+    refused(ds_fill(d, 0, 1, N, stale), DS_ERR_INVALID_HANDLE);
+    refused(ds_fill_2d(d, 10, 0, 1, 10, 10, stale), DS_ERR_INVALID_HANDLE);
+    refused(ds_copy(d, e, N, (ds_stream){ 0 }), DS_ERR_INVALID_HANDLE);
+    drop(DEVICE0, d); drop(DEVICE1, e); drop(PINNED, pin); free(host);
+}
+
+/* ---- memory ---- */
+
+static void expect_pointer(const void *p, ds_memory_kind k, void *base, size_t size) {
+    ds_pointer_info info;
+    memset(&info, 0x5a, sizeof info);
+    ok(ds_pointer_query(p, &info));
+    assert_int_equal(info.kind, k);
+    assert_ptr_equal(info.base, base);
+    assert_int_equal(info.size, size);
+    if (k != DS_MEMORY_DEVICE) assert_int_equal(info.device.type, DS_DEVICE_HOST);
+}
+
+static void test_pointer_query_tells_kind_device_and_range(void **state) {
+    (void)state;
+    enum { N = 1000 }; /* no multiple of the alignment: something lies between this allocation and the next */
+    unsigned char *d0 = make(DEVICE0, N), *d1 = make(DEVICE1, N), *pin = make(PINNED, N), *reg = host_bytes(3 * N);
+    ok(ds_host_register(reg + N, N));
+    expect_pointer(d0, DS_MEMORY_DEVICE, d0, N);
+    expect_pointer(d0 + 1, DS_MEMORY_DEVICE, d0, N);
+    expect_pointer(d0 + N - 1, DS_MEMORY_DEVICE, d0, N);
+    expect_pointer(d0 + N, DS_MEMORY_PAGEABLE, NULL, 0);
+    expect_pointer(d1 + 500, DS_MEMORY_DEVICE, d1, N);
+    expect_pointer(pin, DS_MEMORY_PINNED, pin, N);
+    expect_pointer(pin + N - 1, DS_MEMORY_PINNED, pin, N);
+    expect_pointer(pin + N, DS_MEMORY_PAGEABLE, NULL, 0);
+    expect_pointer(reg + N, DS_MEMORY_REGISTERED, reg + N, N);
+    expect_pointer(reg + 2 * N - 1, DS_MEMORY_REGISTERED, reg + N, N);
+    expect_pointer(reg + 2 * N, DS_MEMORY_PAGEABLE, NULL, 0);
+    expect_pointer(reg + N - 1, DS_MEMORY_PAGEABLE, NULL, 0);
+    expect_pointer(&state, DS_MEMORY_PAGEABLE, NULL, 0);
+    expect_pointer(NULL, DS_MEMORY_PAGEABLE, NULL, 0);
+    ds_pointer_info info;
+    ok(ds_pointer_query(d1, &info));
+    assert_int_equal(info.device.type, device(1).type);
+    assert_int_equal(info.device.index, device(1).index);
+    refused(ds_pointer_query(d0, NULL), DS_ERR_INVALID_VALUE);
+    ok(ds_host_unregister(reg + N));
+    expect_pointer(reg + N, DS_MEMORY_PAGEABLE, NULL, 0);
+    drop(DEVICE0, d0); drop(DEVICE1, d1); drop(PINNED, pin); free(reg);
+    expect_pointer(d0, DS_MEMORY_PAGEABLE, NULL, 0);
+    expect_pointer(pin, DS_MEMORY_PAGEABLE, NULL, 0);
+}
+
+static void test_memory_is_aligned_and_sizes_of_zero_give_null(void **state) {
+    (void)state;
+    void *p[64];
+    for (size_t i = 0; i < 64; i++) {
+        ok(i % 2 ? ds_alloc(device((int)i / 2), i * 37 + 1, &p[i]) : ds_host_alloc(i * 37 + 1, &p[i]));
+        assert_non_null(p[i]);
+        assert_int_equal((uintptr_t)p[i] % 512, 0);
+        for (size_t j = 0; j < i; j++) assert_true(p[j] != p[i]);
+    }
+    for (size_t i = 0; i < 64; i++) ok(i % 2 ? ds_free(p[i]) : ds_host_free(p[i]));
+    p[0] = p;
+    ok(ds_alloc(device(0), 0, &p[0]));
+    assert_null(p[0]);
+    p[0] = p;
+    ok(ds_host_alloc(0, &p[0]));
+    assert_null(p[0]);
+    ok(ds_free(NULL));
+    ok(ds_host_free(NULL));
+    refused(ds_alloc(device(0), 10, NULL), DS_ERR_INVALID_VALUE);
+    refused(ds_host_alloc(10, NULL), DS_ERR_INVALID_VALUE);
+    p[0] = p;
+    refused(ds_alloc((ds_device){ device(0).type, 1000 }, 10, &p[0]), DS_ERR_DEVICE_RANGE);
+    assert_null(p[0]);
+    p[0] = p;
+    refused_somehow(ds_alloc(device(0), SIZE_MAX, &p[0]));
+    assert_null(p[0]);
+    p[0] = p;
+    refused_somehow(ds_alloc(device(0), SIZE_MAX - 511, &p[0]));
+    assert_null(p[0]);
+    p[0] = p;
+    refused_somehow(ds_host_alloc(SIZE_MAX - 100, &p[0]));
+    assert_null(p[0]);
+}
+
+static void test_free_refuses_what_is_not_the_start_of_an_allocation(void **state) {
+    (void)state;
+    enum { N = 1000 };
+    unsigned char *d = make(DEVICE0, N), *pin = make(PINNED, N), *reg = make(REGISTERED, N), *plain = host_bytes(N);
+    refused(ds_free(d + 1), DS_ERR_INVALID_VALUE);
+    refused(ds_free(d + N), DS_ERR_INVALID_VALUE);
+    refused(ds_free(pin), DS_ERR_INVALID_VALUE);
+    refused(ds_free(reg), DS_ERR_INVALID_VALUE);
+    refused(ds_free(plain), DS_ERR_INVALID_VALUE);
+    refused(ds_host_free(pin + 1), DS_ERR_INVALID_VALUE);
+    refused(ds_host_free(d), DS_ERR_INVALID_VALUE);
+    refused(ds_host_free(reg), DS_ERR_INVALID_VALUE);
+    refused(ds_host_free(plain), DS_ERR_INVALID_VALUE);
+    refused(ds_host_unregister(reg + 1), DS_ERR_INVALID_VALUE);
+    refused(ds_host_unregister(pin), DS_ERR_INVALID_VALUE);
+    refused(ds_host_unregister(d), DS_ERR_INVALID_VALUE);
+    refused(ds_host_unregister(plain), DS_ERR_INVALID_VALUE);
+    /* all are still what they were */
+    expect_pointer(d, DS_MEMORY_DEVICE, d, N);
+    expect_pointer(pin, DS_MEMORY_PINNED, pin, N);
+    expect_pointer(reg, DS_MEMORY_REGISTERED, reg, N);
+    ok(ds_free(d));
+    refused(ds_free(d), DS_ERR_INVALID_VALUE);
+    ok(ds_host_free(pin));
+    refused(ds_host_free(pin), DS_ERR_INVALID_VALUE);
+    ok(ds_host_unregister(reg));
+    refused(ds_host_unregister(reg), DS_ERR_INVALID_VALUE);
+    free(reg);
+    free(plain);
+}
+
+static void test_register_refuses_what_overlaps_a_known_range(void **state) {
+    (void)state;
+    enum { N = 1000 };
+    unsigned char *p = host_bytes(4 * N), *pin = make(PINNED, N), *d = make(DEVICE0, N);
+    ok(ds_host_register(p + N, N));
+    refused(ds_host_register(p + N, N), DS_ERR_INVALID_VALUE);
+    refused(ds_host_register(p + N + 10, 10), DS_ERR_INVALID_VALUE);
+    refused(ds_host_register(p, N + 1), DS_ERR_INVALID_VALUE);
+    refused(ds_host_register(p + 2 * N - 1, N), DS_ERR_INVALID_VALUE);
+    refused(ds_host_register(p, 4 * N), DS_ERR_INVALID_VALUE);
+    refused(ds_host_register(pin + 5, 5), DS_ERR_INVALID_VALUE);
+    refused(ds_host_register(d, N), DS_ERR_INVALID_VALUE);
+    refused(ds_host_register(NULL, N), DS_ERR_INVALID_VALUE);
+    refused(ds_host_register(p + 3 * N, 0), DS_ERR_INVALID_VALUE);
+    refused(ds_host_register(p + 3 * N, SIZE_MAX), DS_ERR_INVALID_VALUE);
+    ok(ds_host_register(p + 3 * N, N));
+    ok(ds_host_unregister(p + N));
+    ok(ds_host_register(p, 3 * N - 1)); /* free again */
+    ok(ds_host_unregister(p));
+    ok(ds_host_unregister(p + 3 * N));
+    drop(PINNED, pin); drop(DEVICE0, d); free(p);
+}
+
+static void test_memory_limit_is_kept_and_memory_info_moves(void **state) {
+    (void)state;
+    const size_t limit = (size_t)8 << 20;
+    ds_cpu_desc cpu = { .devices = 2, .memory_limit = limit };
+    ds_init_desc init = { .cpu = &cpu };
+    size_t free0 = 0, free1 = 0, total = 0;
+    void *a = NULL, *b = NULL, *c = &a;
+    restart(&init);
+    ok(ds_device_memory_info(ds_cpu(0), &free0, &total));
+    assert_int_equal(total, limit);
+    assert_int_equal(free0, limit);
+    ok(ds_alloc(ds_cpu(0), (size_t)5 << 20, &a));
+    ok(ds_device_memory_info(ds_cpu(0), &free1, NULL));
+    assert_true(free1 <= free0 - ((size_t)5 << 20));
+    ok(ds_device_memory_info(ds_cpu(1), &free1, &total));
+    assert_int_equal(free1, limit); /* each device has its own */
+    refused(ds_alloc(ds_cpu(0), (size_t)5 << 20, &c), DS_ERR_LIMIT_EXCEEDED);
+    assert_null(c);
+    refused(ds_alloc(ds_cpu(0), limit + 1, &c), DS_ERR_LIMIT_EXCEEDED);
+    ok(ds_alloc(ds_cpu(1), (size_t)5 << 20, &b));
+    ok(ds_free(a));
+    ok(ds_device_memory_info(ds_cpu(0), &free1, NULL));
+    assert_int_equal(free1, free0);
+    ok(ds_alloc(ds_cpu(0), (size_t)5 << 20, &a)); /* there is room again */
+    ok(ds_free(a));
+    ok(ds_free(b));
+    restart(NULL);
+}
+
+static void test_copies_are_staged_where_peer_access_is_off(void **state) {
+    (void)state;
+    enum { N = (5 << 20) + 1 };
+    static const unsigned char peers[4] = { 1, 0, 0, 1 };
+    ds_cpu_desc cpu = { .devices = 2, .peer_access = peers };
+    ds_init_desc init = { .cpu = &cpu };
+    ds_cpu_stats stats;
+    ds_stream s;
+    void *p0 = NULL, *p1 = NULL, *p2 = NULL, *pin = NULL;
+    int can = -1;
+    restart(&init);
+    ok(ds_device_can_access_peer(ds_cpu(0), ds_cpu(1), &can));
+    assert_int_equal(can, 0);
+    ok(ds_device_can_access_peer(ds_cpu(1), ds_cpu(1), &can));
+    assert_int_equal(can, 1);
+    ok(ds_stream_create(NULL, &s));
+    ok(ds_alloc(ds_cpu(0), N, &p0));
+    ok(ds_alloc(ds_cpu(1), N, &p1));
+    ok(ds_alloc(ds_cpu(1), N, &p2));
+    ok(ds_host_alloc(N, &pin));
+    unsigned char *want = host_bytes(N), *got = pin;
+    pattern(want, N, 99);
+    ok(ds_copy(p0, want, N, s));
+    ok(ds_copy(p2, p1, 100, s)); /* within a device */
+    ok(ds_stream_synchronize(s));
+    ok(ds_cpu_get_stats(&stats));
+    assert_int_equal(stats.staged_copies, 0);
+    ok(ds_copy(p1, p0, N, s));
+    ok(ds_fill(p0, 0, 1, N, s)); /* the order of the stream holds for staged copies */
+    ok(ds_copy_2d(p0, 1000, p1, 1000, 900, 1000, s));
+    ok(ds_copy_peer((char *)p0 + N - 100, ds_cpu(0), (char *)p1 + N - 100, ds_cpu(1), 100, s));
+    ok(ds_copy(got, p1, N, s));
+    ok(ds_stream_synchronize(s));
+    assert_memory_equal(got, want, N);
+    ok(ds_copy(got, p0, N, s));
+    ok(ds_stream_synchronize(s));
+    for (size_t i = 0; i < N; i++) {
+        int copied = (i < 1000 * 1000 && i % 1000 < 900) || i >= N - 100;
+        if (got[i] != (copied ? want[i] : 0)) fail_msg("byte %zu is %d", i, got[i]);
+    }
+    ok(ds_cpu_get_stats(&stats));
+    assert_int_equal(stats.staged_copies, 3);
+    ok(ds_free(p0)); ok(ds_free(p1)); ok(ds_free(p2)); ok(ds_host_free(pin));
+    ok(ds_stream_destroy(s));
+    free(want);
+    restart(NULL);
+}
+
+static void test_peer_access_may_be_one_way(void **state) {
+    (void)state;
+    static const unsigned char peers[4] = { 1, 1, 0, 1 };
+    ds_cpu_desc cpu = { .devices = 2, .peer_access = peers };
+    ds_init_desc init = { .cpu = &cpu };
+    int can = -1;
+    restart(&init);
+    ok(ds_device_can_access_peer(ds_cpu(0), ds_cpu(1), &can));
+    assert_int_equal(can, 1);
+    ok(ds_device_can_access_peer(ds_cpu(1), ds_cpu(0), &can));
+    assert_int_equal(can, 0);
+    restart(NULL);
+}
+
+const struct CMUnitTest tests_copies[] = {
+    DS_TEST(test_copies_keep_the_data_between_all_kinds_of_memory, "peers 47"),
+    DS_TEST(test_large_copies_keep_the_data, "peers 47"),
+    DS_TEST(test_a_chain_of_copies_over_two_devices_keeps_the_data, "peers 47"),
+    DS_TEST(test_peer_copies_check_the_devices_that_they_are_told, "peers 47"),
+    DS_TEST(test_pinned_and_device_copies_and_fills_do_not_block, "peers b.1"),
+    DS_TEST(test_pageable_copies_and_fills_block, "peers b.1"),
+    DS_TEST(test_free_host_free_and_unregister_wait_for_the_device, "peers b.1"),
+    DS_TEST(test_alloc_does_not_wait_for_the_device, "peers b.1"),
+    DS_TEST(test_pitched_copies_touch_only_their_rows, "copies"),
+    DS_TEST(test_pitched_copies_refuse_wrong_arguments, "copies"),
+    DS_TEST(test_pitched_memory_is_wide_enough_and_aligned, "memory"),
+    DS_TEST(test_fills_set_every_element_and_nothing_else, "fills"),
+    DS_TEST(test_pitched_fills_touch_only_their_rows, "fills"),
+    DS_TEST(test_fills_refuse_wrong_arguments, "fills"),
+    DS_TEST(test_copies_refuse_wrong_ranges_and_enqueue_nothing, "copies"),
+    DS_TEST(test_pointer_query_tells_kind_device_and_range, "memory"),
+    DS_TEST(test_memory_is_aligned_and_sizes_of_zero_give_null, "memory"),
+    DS_TEST(test_free_refuses_what_is_not_the_start_of_an_allocation, "memory"),
+    DS_TEST(test_register_refuses_what_overlaps_a_known_range, "memory"),
+    DS_TEST(test_memory_limit_is_kept_and_memory_info_moves, "peers 25"),
+    DS_TEST(test_copies_are_staged_where_peer_access_is_off, "copies"),
+    DS_TEST(test_peer_access_may_be_one_way, "copies"),
+};
+const size_t tests_copies_count = sizeof tests_copies / sizeof tests_copies[0];

@@ -1,0 +1,451 @@
+/* Kernels: descriptions, arguments, items and grids. */
+#include "harness.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Counts how often every item is handled, and the calls. */
+typedef struct tally {
+    size_t items;
+    _Atomic unsigned char *seen; /* NULL: only the sums */
+    _Atomic size_t total, calls, outside;
+} tally;
+
+typedef struct tally_args { tally *t; } tally_args;
+
+static int tally_kernel(size_t first, size_t count, const void *args) {
+    tally *t = ((const tally_args *)args)->t;
+    t->calls++;
+    t->total += count;
+    if (count == 0 || first > t->items || count > t->items - first) { t->outside++; return 0; }
+    if (t->seen)
+        for (size_t i = 0; i < count; i++) t->seen[first + i]++;
+    return 0;
+}
+
+static ds_kernel make_tally(size_t grain) {
+    static const ds_param params[] = { { DS_PARAM_READ_WRITE, offsetof(tally_args, t), sizeof(void *) },
+                                       { DS_PARAM_FIRST, 0, 8 }, { DS_PARAM_COUNT, 0, 8 } };
+    ds_kernel k;
+    ok(ds_kernel_create(&(ds_kernel_desc){ .name = "tally", .cpu_fn = tally_kernel, .args_size = sizeof(tally_args),
+                                           .params = params, .param_count = 3, .grain = grain }, &k));
+    return k;
+}
+
+static void expect_each_item_once(tally *t) {
+    assert_int_equal(t->outside, 0);
+    assert_true(t->total == t->items);
+    if (t->seen)
+        for (size_t i = 0; i < t->items; i++)
+            if (t->seen[i] != 1) fail_msg("item %zu was handled %d times", i, (int)t->seen[i]);
+}
+
+static void test_every_item_is_handled_exactly_once(void **state) {
+    (void)state;
+    static const size_t counts[] = { 1, 2, 3, 63, 64, 65, 1000, 100003 };
+    static const size_t grains[] = { 0, 1, 7, 1000, 100003, SIZE_MAX };
+    ds_stream s;
+    ok(ds_stream_create(NULL, &s));
+    for (size_t g = 0; g < sizeof grains / sizeof grains[0]; g++) {
+        ds_kernel k = make_tally(grains[g]);
+        for (size_t c = 0; c < sizeof counts / sizeof counts[0]; c++) {
+            tally t = { .items = counts[c], .seen = calloc(counts[c], 1) };
+            tally_args args = { &t };
+            assert_non_null(t.seen);
+            ok(ds_launch(k, t.items, &args, sizeof args, s));
+            ok(ds_stream_synchronize(s));
+            expect_each_item_once(&t);
+            size_t grain = grains[g] ? grains[g] : 1;
+            assert_true(t.calls >= 1);
+            assert_true(t.calls <= t.items / grain + 1); /* only the last call may be smaller than the grain */
+            if (t.items == 1) assert_int_equal(t.calls, 1);
+            free((void *)t.seen);
+        }
+        ok(ds_kernel_destroy(k));
+    }
+    ok(ds_stream_destroy(s));
+}
+
+static void test_a_grain_of_size_max_never_splits(void **state) {
+    (void)state;
+    ds_stream s;
+    ds_kernel k = make_tally(SIZE_MAX);
+    ok(ds_stream_create(NULL, &s));
+    static const size_t counts[] = { 1, 1000, (size_t)1 << 40, SIZE_MAX };
+    for (size_t c = 0; c < 4; c++) {
+        tally t = { .items = counts[c] };
+        tally_args args = { &t };
+        ok(ds_launch(k, t.items, &args, sizeof args, s));
+        ok(ds_stream_synchronize(s));
+        expect_each_item_once(&t);
+        assert_int_equal(t.calls, 1);
+    }
+    ok(ds_kernel_destroy(k));
+    ok(ds_stream_destroy(s));
+}
+
+static void test_item_counts_near_size_max_do_not_wrap(void **state) {
+    (void)state;
+    ds_stream s;
+    ds_kernel k = make_tally(SIZE_MAX / 16);
+    ok(ds_stream_create(NULL, &s));
+    for (size_t less = 0; less < 3; less++) {
+        tally t = { .items = SIZE_MAX - less };
+        tally_args args = { &t };
+        ok(ds_launch(k, t.items, &args, sizeof args, s));
+        ok(ds_stream_synchronize(s));
+        expect_each_item_once(&t);
+        assert_true(t.calls <= 17);
+    }
+    ok(ds_kernel_destroy(k));
+    ok(ds_stream_destroy(s));
+}
+
+static void test_no_items_do_nothing(void **state) {
+    (void)state;
+    tally t = { .items = 0 };
+    tally_args args = { &t };
+    ds_kernel k = make_tally(0);
+    ds_stream s;
+    ok(ds_stream_create(NULL, &s));
+    ok(ds_launch(k, 0, &args, sizeof args, s));
+    ok(ds_stream_synchronize(s));
+    assert_int_equal(t.calls, 0);
+    ok(ds_kernel_destroy(k));
+    ok(ds_stream_destroy(s));
+}
+
+/* Launches of many kernels on one stream stay in order, although each is split. */
+typedef struct step_args { uint32_t *v; uint32_t number; } step_args;
+
+static int step_kernel(size_t first, size_t count, const void *args) {
+    const step_args *a = args;
+    for (size_t i = first; i < first + count; i++) a->v[i] = a->v[i] * 31u + a->number;
+    return 0;
+}
+
+static void test_split_launches_of_a_stream_stay_in_order(void **state) {
+    (void)state;
+    enum { N = 5000, STEPS = 200 };
+    void *p;
+    ds_kernel k;
+    ds_stream s;
+    ok(ds_host_alloc(N * sizeof(uint32_t), &p));
+    uint32_t *v = p, want = 1;
+    for (int i = 0; i < N; i++) v[i] = 1;
+    ok(ds_kernel_create(&(ds_kernel_desc){ .name = "step", .cpu_fn = step_kernel, .args_size = sizeof(step_args) }, &k));
+    ok(ds_stream_create(NULL, &s));
+    for (uint32_t i = 0; i < STEPS; i++) {
+        step_args args = { v, i };
+        ok(ds_launch(k, N, &args, sizeof args, s));
+        want = want * 31u + i;
+    }
+    ok(ds_stream_synchronize(s));
+    for (int i = 0; i < N; i++) assert_int_equal(v[i], want);
+    ok(ds_host_free(p));
+    ok(ds_kernel_destroy(k));
+    ok(ds_stream_destroy(s));
+}
+
+/* ---- arguments ---- */
+
+typedef struct store_args { uint64_t *out; uint64_t value; } store_args;
+
+static int store_kernel(size_t first, size_t count, const void *args) {
+    const store_args *a = args;
+    (void)first; (void)count;
+    *a->out = a->value;
+    return 0;
+}
+
+static void test_arguments_are_copied_at_the_launch(void **state) {
+    (void)state;
+    gate g = { 0, 0 };
+    uint64_t out[10] = { 0 };
+    ds_kernel k;
+    ds_stream s;
+    ok(ds_kernel_create(&(ds_kernel_desc){ .name = "store", .cpu_fn = store_kernel, .args_size = sizeof(store_args) }, &k));
+    ok(ds_stream_create(NULL, &s));
+    ok(ds_launch_host_func(s, gate_fn, &g, NULL));
+    store_args args = { 0 };
+    for (uint64_t i = 0; i < 10; i++) {
+        args = (store_args){ &out[i], 100 + i };
+        ok(ds_launch(k, 1, &args, sizeof args, s));
+    }
+    memset(&args, 0, sizeof args);
+    gate_open(&g);
+    ok(ds_stream_synchronize(s));
+    for (uint64_t i = 0; i < 10; i++) assert_true(out[i] == 100 + i);
+    ok(ds_kernel_destroy(k));
+    ok(ds_stream_destroy(s));
+}
+
+typedef struct big_args {
+    unsigned char *out;
+    unsigned char bytes[DS_KERNEL_MAX_ARGS - sizeof(unsigned char *)];
+} big_args;
+
+static int big_kernel(size_t first, size_t count, const void *args) {
+    const big_args *a = args;
+    (void)first; (void)count;
+    memcpy(a->out, a->bytes, sizeof a->bytes);
+    return 0;
+}
+
+static void test_the_largest_argument_struct_arrives_whole(void **state) {
+    (void)state;
+    static big_args args;
+    static unsigned char out[20][sizeof args.bytes];
+    gate g = { 0, 0 };
+    ds_kernel k;
+    ds_stream s;
+    ok(ds_kernel_create(&(ds_kernel_desc){ .name = "big", .cpu_fn = big_kernel, .args_size = sizeof args }, &k));
+    ok(ds_stream_create(NULL, &s));
+    ok(ds_launch_host_func(s, gate_fn, &g, NULL)); /* all are pending at once */
+    for (size_t n = 0; n < 20; n++) {
+        args.out = out[n];
+        for (size_t i = 0; i < sizeof args.bytes; i++) args.bytes[i] = (unsigned char)(i * 7 + n);
+        ok(ds_launch(k, 1, &args, sizeof args, s));
+    }
+    gate_open(&g);
+    ok(ds_stream_synchronize(s));
+    for (size_t n = 0; n < 20; n++)
+        for (size_t i = 0; i < sizeof args.bytes; i++) assert_int_equal(out[n][i], (unsigned char)(i * 7 + n));
+    ok(ds_kernel_destroy(k));
+    ok(ds_stream_destroy(s));
+}
+
+/* The argument struct must be usable as what it is, whatever came before it in the queue. */
+typedef struct odd_args { _Atomic int *bad; unsigned char bytes[9]; } odd_args;
+
+static int odd_kernel(size_t first, size_t count, const void *args) {
+    const odd_args *a = args;
+    (void)first; (void)count;
+    if ((uintptr_t)args % _Alignof(max_align_t) != 0) (*a->bad)++;
+    for (int i = 0; i < 9; i++)
+        if (a->bytes[i] != i) (*a->bad)++;
+    return 0;
+}
+
+static int no_args_kernel(size_t first, size_t count, const void *args) {
+    (void)first; (void)count; (void)args;
+    return 0;
+}
+
+static void test_arguments_are_aligned_for_every_type(void **state) {
+    (void)state;
+    _Atomic int bad = 0;
+    ds_kernel k, none;
+    ds_stream s;
+    odd_args args = { &bad, { 0, 1, 2, 3, 4, 5, 6, 7, 8 } };
+    ok(ds_kernel_create(&(ds_kernel_desc){ .name = "odd", .cpu_fn = odd_kernel, .args_size = sizeof args }, &k));
+    ok(ds_kernel_create(&(ds_kernel_desc){ .name = "none", .cpu_fn = no_args_kernel }, &none));
+    ok(ds_stream_create(NULL, &s));
+    for (int i = 0; i < 500; i++) {
+        ok(ds_launch(k, 1, &args, sizeof args, s));
+        if (i % 3 == 0) ok(ds_launch(none, 1, NULL, 0, s));
+    }
+    ok(ds_stream_synchronize(s));
+    assert_int_equal(bad, 0);
+    ok(ds_kernel_destroy(k));
+    ok(ds_kernel_destroy(none));
+    ok(ds_stream_destroy(s));
+}
+
+static void test_launches_refuse_wrong_arguments(void **state) {
+    (void)state;
+    uint64_t out = 0;
+    store_args args = { &out, 1 };
+    ds_kernel k, none;
+    ds_stream s, stale;
+    ds_grid one = { .grid = { 1, 1, 1 }, .block = { 1, 1, 1 } };
+    ok(ds_kernel_create(&(ds_kernel_desc){ .name = "store", .cpu_fn = store_kernel, .args_size = sizeof(store_args) }, &k));
+    ok(ds_kernel_create(&(ds_kernel_desc){ .name = "none", .cpu_fn = no_args_kernel }, &none));
+    ok(ds_stream_create(NULL, &s));
+    refused(ds_launch(k, 1, &args, sizeof args - 1, s), DS_ERR_INVALID_VALUE);
+    refused(ds_launch(k, 1, &args, sizeof args + 1, s), DS_ERR_INVALID_VALUE);
+    refused(ds_launch(k, 1, &args, 0, s), DS_ERR_INVALID_VALUE);
+    refused(ds_launch(k, 1, NULL, sizeof args, s), DS_ERR_INVALID_VALUE);
+    refused(ds_launch(none, 1, &args, sizeof args, s), DS_ERR_INVALID_VALUE);
+    refused(ds_launch_grid(k, &one, &args, 0, s), DS_ERR_INVALID_VALUE);
+    refused(ds_launch_grid(k, NULL, &args, sizeof args, s), DS_ERR_INVALID_VALUE);
+    refused(ds_launch((ds_kernel){ 0 }, 1, &args, sizeof args, s), DS_ERR_INVALID_HANDLE);
+    refused(ds_launch((ds_kernel){ UINT64_MAX }, 1, &args, sizeof args, s), DS_ERR_INVALID_HANDLE);
+    assert_int_equal(ds_stream_query(s), DS_OK);
+    stale = s;
+    ok(ds_stream_destroy(s));
+    refused(ds_launch(k, 1, &args, sizeof args, stale), DS_ERR_INVALID_HANDLE);
+    refused(ds_launch_grid(k, &one, &args, sizeof args, stale), DS_ERR_INVALID_HANDLE);
+    ok(ds_kernel_destroy(k));
+    ok(ds_kernel_destroy(none));
+    ok(ds_device_synchronize(harness_device(0)));
+    assert_true(out == 0);
+}
+
+/* ---- descriptions ---- */
+
+static void test_kernel_create_refuses_wrong_descriptions(void **state) {
+    (void)state;
+    ds_kernel k = { 1 };
+    ds_param p = { DS_PARAM_VALUE, 0, 8 };
+    ds_kernel_desc good = { .name = "good", .cpu_fn = no_args_kernel, .args_size = 16, .params = &p, .param_count = 1 }, d;
+    refused(ds_kernel_create(NULL, &k), DS_ERR_INVALID_VALUE);
+    assert_true(k.id == 0);
+    refused(ds_kernel_create(&good, NULL), DS_ERR_INVALID_VALUE);
+    d = good; d.name = NULL;
+    refused(ds_kernel_create(&d, &k), DS_ERR_INVALID_VALUE);
+    d = good; d.args_size = DS_KERNEL_MAX_ARGS + 1;
+    refused(ds_kernel_create(&d, &k), DS_ERR_INVALID_VALUE);
+    d = good; d.args_size = SIZE_MAX;
+    refused(ds_kernel_create(&d, &k), DS_ERR_INVALID_VALUE);
+    d = good; d.params = NULL;
+    refused(ds_kernel_create(&d, &k), DS_ERR_INVALID_VALUE);
+    p = (ds_param){ DS_PARAM_VALUE, 9, 8 }; /* ends one byte behind the struct */
+    refused(ds_kernel_create(&good, &k), DS_ERR_INVALID_VALUE);
+    p = (ds_param){ DS_PARAM_VALUE, 0, 17 };
+    refused(ds_kernel_create(&good, &k), DS_ERR_INVALID_VALUE);
+    p = (ds_param){ DS_PARAM_VALUE, SIZE_MAX - 3, 8 }; /* wraps */
+    refused(ds_kernel_create(&good, &k), DS_ERR_INVALID_VALUE);
+    p = (ds_param){ DS_PARAM_VALUE, 8, SIZE_MAX - 3 };
+    refused(ds_kernel_create(&good, &k), DS_ERR_INVALID_VALUE);
+    p = (ds_param){ DS_PARAM_READ, 0, sizeof(void *) / 2 };
+    refused(ds_kernel_create(&good, &k), DS_ERR_INVALID_VALUE);
+    p = (ds_param){ DS_PARAM_FIRST, 0, 3 };
+    refused(ds_kernel_create(&good, &k), DS_ERR_INVALID_VALUE);
+    p = (ds_param){ (ds_param_kind)77, 0, 8 };
+    refused(ds_kernel_create(&good, &k), DS_ERR_INVALID_VALUE);
+    p = (ds_param){ DS_PARAM_VALUE, 8, 8 }; /* ends with the struct */
+    ok(ds_kernel_create(&good, &k));
+    ok(ds_kernel_destroy(k));
+    p = (ds_param){ DS_PARAM_COUNT, 1000, 4 }; /* has no place in the struct */
+    ok(ds_kernel_create(&good, &k));
+    ok(ds_kernel_destroy(k));
+    refused(ds_kernel_destroy(k), DS_ERR_INVALID_HANDLE);
+    refused(ds_kernel_destroy((ds_kernel){ 0 }), DS_ERR_INVALID_HANDLE);
+}
+
+static void test_name_and_parameters_are_copied(void **state) {
+    (void)state;
+    char name[20] = "volatile";
+    uint64_t out = 0;
+    ds_param p[2] = { { DS_PARAM_WRITE, offsetof(store_args, out), sizeof(void *) },
+                      { DS_PARAM_VALUE, offsetof(store_args, value), sizeof(uint64_t) } };
+    ds_kernel k;
+    ds_stream s;
+    ok(ds_kernel_create(&(ds_kernel_desc){ .name = name, .cpu_fn = store_kernel, .args_size = sizeof(store_args), .params = p,
+                                           .param_count = 2 }, &k));
+    memset(name, 'x', sizeof name - 1);
+    memset(p, 0xff, sizeof p);
+    ok(ds_stream_create(NULL, &s));
+    store_args args = { &out, 77 };
+    ok(ds_launch(k, 1, &args, sizeof args, s));
+    ok(ds_stream_synchronize(s));
+    assert_true(out == 77);
+    refused(ds_launch(k, 1, NULL, sizeof args, s), DS_ERR_INVALID_VALUE);
+    assert_non_null(strstr(ds_last_error(), "volatile"));
+    ok(ds_kernel_destroy(k));
+    ok(ds_stream_destroy(s));
+}
+
+static void test_a_destroyed_kernel_still_runs_its_pending_launches(void **state) {
+    (void)state;
+    gate g = { 0, 0 };
+    uint64_t out[3] = { 0 };
+    ds_kernel k, other;
+    ds_stream s;
+    ok(ds_kernel_create(&(ds_kernel_desc){ .name = "store", .cpu_fn = store_kernel, .args_size = sizeof(store_args) }, &k));
+    ok(ds_stream_create(NULL, &s));
+    ok(ds_launch_host_func(s, gate_fn, &g, NULL));
+    for (uint64_t i = 0; i < 3; i++) ok(ds_launch(k, 1, &(store_args){ &out[i], 5 + i }, sizeof(store_args), s));
+    ok(ds_kernel_destroy(k));
+    refused(ds_launch(k, 1, &(store_args){ &out[0], 9 }, sizeof(store_args), s), DS_ERR_INVALID_HANDLE);
+    /* a kernel in the same place must not be taken for the old one */
+    ok(ds_kernel_create(&(ds_kernel_desc){ .name = "other", .cpu_fn = no_args_kernel, .args_size = sizeof(store_args) }, &other));
+    refused(ds_launch(k, 1, &(store_args){ &out[0], 9 }, sizeof(store_args), s), DS_ERR_INVALID_HANDLE);
+    gate_open(&g);
+    ok(ds_stream_synchronize(s));
+    for (uint64_t i = 0; i < 3; i++) assert_true(out[i] == 5 + i);
+    ok(ds_kernel_destroy(other));
+    ok(ds_stream_destroy(s));
+}
+
+static void test_a_kernel_without_cpu_form_is_refused_at_launch(void **state) {
+    (void)state;
+    ds_kernel k;
+    ds_stream s;
+    ds_grid one = { .grid = { 1, 1, 1 }, .block = { 1, 1, 1 } };
+    ok(ds_kernel_create(&(ds_kernel_desc){ .name = "gpu only", .cuda = { .image = "//", .entry = "f" } }, &k));
+    ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cpu(0) }, &s));
+    refused(ds_launch(k, 1, NULL, 0, s), DS_ERR_UNSUPPORTED);
+    refused(ds_launch_grid(k, &one, NULL, 0, s), DS_ERR_UNSUPPORTED);
+    assert_int_equal(ds_stream_query(s), DS_OK);
+    ok(ds_kernel_destroy(k));
+    ok(ds_stream_destroy(s));
+}
+
+/* ---- grids ---- */
+
+static void test_a_grid_hands_out_every_linear_index_once(void **state) {
+    (void)state;
+    static const struct { ds_grid g; size_t items; } cases[] = {
+        { { .grid = { 3, 2, 2 }, .block = { 4, 2, 1 } }, 96 },
+        { { .grid = { 5, 0, 0 }, .block = { 7, 0, 0 } }, 35 }, /* 0 counts as 1 */
+        { { .grid = { 1, 1, 1 }, .block = { 1, 1, 1 } }, 1 },
+        { { .grid = { 100, 3, 1 }, .block = { 8, 8, 8 }, .shared_bytes = 0 }, 153600 },
+    };
+    ds_stream s;
+    ok(ds_stream_create(NULL, &s));
+    for (size_t grain = 0; grain < 2000; grain += 999) {
+        ds_kernel k = make_tally(grain);
+        for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+            tally t = { .items = cases[c].items, .seen = calloc(cases[c].items, 1) };
+            tally_args args = { &t };
+            assert_non_null(t.seen);
+            ok(ds_launch_grid(k, &cases[c].g, &args, sizeof args, s));
+            ok(ds_stream_synchronize(s));
+            expect_each_item_once(&t);
+            free((void *)t.seen);
+        }
+        ok(ds_kernel_destroy(k));
+    }
+    ok(ds_stream_destroy(s));
+}
+
+static void test_a_grid_whose_product_overflows_is_refused(void **state) {
+    (void)state;
+    tally t = { .items = 0 };
+    tally_args args = { &t };
+    ds_kernel k = make_tally(0);
+    ds_stream s;
+    ok(ds_stream_create(NULL, &s));
+    ds_grid huge = { .grid = { UINT_MAX, UINT_MAX, UINT_MAX }, .block = { 1, 1, 1 } };
+    refused(ds_launch_grid(k, &huge, &args, sizeof args, s), DS_ERR_INVALID_VALUE);
+    huge = (ds_grid){ .grid = { 1u << 31, 1u << 31, 4 }, .block = { 1, 1, 1 } }; /* 2 to the 64th: wraps to 0 */
+    refused(ds_launch_grid(k, &huge, &args, sizeof args, s), DS_ERR_INVALID_VALUE);
+    huge = (ds_grid){ .grid = { 1u << 31, 1u << 24, 1 }, .block = { 1u << 10, 1, 1 } };
+    refused(ds_launch_grid(k, &huge, &args, sizeof args, s), DS_ERR_INVALID_VALUE);
+    ok(ds_stream_synchronize(s));
+    assert_int_equal(t.calls, 0);
+    ok(ds_kernel_destroy(k));
+    ok(ds_stream_destroy(s));
+}
+
+const struct CMUnitTest tests_kernels[] = {
+    DS_TEST(test_every_item_is_handled_exactly_once, "kernels"),
+    DS_TEST(test_a_grain_of_size_max_never_splits, "kernels"),
+    DS_TEST(test_item_counts_near_size_max_do_not_wrap, "kernels"),
+    DS_TEST(test_no_items_do_nothing, "kernels"),
+    DS_TEST(test_split_launches_of_a_stream_stay_in_order, "peers b.1"),
+    DS_TEST(test_arguments_are_copied_at_the_launch, "kernels"),
+    DS_TEST(test_the_largest_argument_struct_arrives_whole, "kernels"),
+    DS_TEST(test_arguments_are_aligned_for_every_type, "kernels"),
+    DS_TEST(test_launches_refuse_wrong_arguments, "kernels"),
+    DS_TEST(test_kernel_create_refuses_wrong_descriptions, "kernels"),
+    DS_TEST(test_name_and_parameters_are_copied, "kernels"),
+    DS_TEST(test_a_destroyed_kernel_still_runs_its_pending_launches, "kernels"),
+    DS_TEST(test_a_kernel_without_cpu_form_is_refused_at_launch, "kernels"),
+    DS_TEST(test_a_grid_hands_out_every_linear_index_once, "kernels"),
+    DS_TEST(test_a_grid_whose_product_overflows_is_refused, "kernels"),
+};
+const size_t tests_kernels_count = sizeof tests_kernels / sizeof tests_kernels[0];
