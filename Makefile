@@ -31,7 +31,7 @@ help:
 	@sed -n 's/^\([a-z-]*\):[^#]*## /  \1	/p' Makefile | expand -t 20
 
 demo: $(B)/examples/demo ## build the demo and run it; FILE=... reads that file
-	@$(B)/examples/demo $(FILE)
+	@$(B)/examples/demo $(if $(FILE),'$(FILE)')
 
 examples: $(patsubst %.c,$(B)/%,$(wildcard examples/*.c)) ## build hello, demo and devices
 	@echo "built in $(B)/examples:" $(notdir $^)
@@ -47,7 +47,7 @@ build-tests: $(B)/conformance $(B)/plugin.so $(UNIT)
 
 conformance: cmocka $(B)/conformance $(B)/plugin.so ## only the conformance suite
 	@rm -f $(LOG)
-	@DEVSTREAM_CPU_DEVICES=2 DS_TEST_LOG=$(LOG) DS_TEST_PLUGIN=$(abspath $(B)/plugin.so) $(RUN) $(B)/conformance
+	@DEVSTREAM_CPU_DEVICES=2 DS_TEST_LOG=$(abspath $(LOG)) DS_TEST_PLUGIN=$(abspath $(B)/plugin.so) $(RUN) $(B)/conformance
 
 unit: cmocka $(UNIT) ## only the unit tests
 	@for test in $(UNIT); do $(RUN) $$test || exit 1; done

@@ -522,8 +522,8 @@ typedef void (*ds_host_fn)(void *user);
 typedef void (*ds_callback_fn)(ds_stream stream, ds_result status, void *user);
 
 /** Runs fn(user) once when the stream reaches it; later work on the stream waits for it, other streams do not. Skipped
-    after a failure. dtor_fn(user), when given, runs exactly once in every case: after fn, when fn is skipped, and also
-    when this call fails. */
+    after a failure. dtor_fn(user), when given, runs exactly once in every case: after fn and before the stream goes on,
+    when fn is skipped, and also when this call fails (then before it returns, on the caller's thread). */
 DSDEF DS_MUST_USE ds_result ds_launch_host_func(ds_stream stream, ds_host_fn fn, void *user, ds_host_fn dtor_fn);
 /** Runs fn(stream, status, user) exactly once when the stream reaches it, after a failure too; else as
     ds_launch_host_func. When the call itself fails, fn does not run, dtor_fn does. */

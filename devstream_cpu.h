@@ -238,7 +238,8 @@ static struct {
     _Atomic int hurry;               /* host threads that wait: no pause between looks */
     char pad1[64];
     /* host functions */
-    int host_threads, host_idle;
+    _Atomic int host_threads;
+    int host_idle;
     uint64_t host_progress;          /* counts host functions taken; for the monitor */
     _Atomic uint32_t host_word;
     pthread_t *host_thread;
@@ -904,6 +905,16 @@ static void ds__cpu_host_spawn(void) {
     if (pthread_create(&ds__cpu.host_thread[ds__cpu.host_threads], NULL, ds__cpu_host_main, NULL) == 0) ds__cpu.host_threads++;
 }
 
+/* Before a host function is accepted there is a thread that will run it. */
+static ds_result ds__cpu_host_ready(void) {
+    if (DS__LIKELY(atomic_load_explicit(&ds__cpu.host_threads, memory_order_relaxed) > 0)) return DS_OK;
+    ds__lock_take(&ds__cpu.lock);
+    if (atomic_load(&ds__cpu.host_threads) == 0) ds__cpu_host_spawn();
+    ds__lock_give(&ds__cpu.lock);
+    return atomic_load(&ds__cpu.host_threads) > 0
+               ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no thread for host functions could be started");
+}
+
 /* The stream's next operation is the user's code: hands the stream over. */
 static void ds__cpu_to_host(ds__cpu_stream *s) {
     ds__lock_take(&ds__cpu.lock);
@@ -912,7 +923,6 @@ static void ds__cpu_to_host(ds__cpu_stream *s) {
     if (ds__cpu.host_tail) ds__cpu.host_tail->next = s; else ds__cpu.host_head = s;
     ds__cpu.host_tail = s;
     int idle = ds__cpu.host_idle;
-    if (ds__cpu.host_threads == 0) ds__cpu_host_spawn();
     ds__lock_give(&ds__cpu.lock);
     if (idle) {
         atomic_fetch_add(&ds__cpu.host_word, 1);
@@ -1140,7 +1150,7 @@ static void *ds__cpu_worker_main(void *arg) {
         ds__cpu_stream *s = ds__cpu_pop_ready();
         int found = 0;
         if (s) {
-            if (ds__cpu.seed) for (uint64_t n = ds__cpu.random >> 62; n; n--) syscall(SYS_sched_yield);
+            if (ds__cpu.seed) for (uint64_t n = w->operations * 0x9e3779b97f4a7c15u >> 62; n; n--) syscall(SYS_sched_yield);
             ds__cpu_run(w, s, UINT64_MAX);
             found = 1;
             w->streak = w->delay = 0;
@@ -1441,7 +1451,9 @@ static int ds__cpu_at_once(ds__cpu_stream *s, const ds__op *op) {
                !atomic_load_explicit(&s->closing, memory_order_relaxed) &&
                (state == DS__CPU_IDLE || state == DS__CPU_POLLED) &&
                atomic_compare_exchange_strong(&s->state, &state, DS__CPU_RUNNING);
-    if (mine) {
+    /* what the stream has passed may have failed since the caller looked */
+    int failed = mine && ds__cpu_stream_failure(s) != NULL;
+    if (mine && !failed) {
         if (op->kind == DS__OP_COPY) ds__cpu_copy_part(op, 0, ds__op_bytes(op), 0);
         else ds__cpu_fill_part(op, 0, op->u.fill.width * op->u.fill.height, 0);
         atomic_store(&s->submitted, number + 1);
@@ -1450,6 +1462,7 @@ static int ds__cpu_at_once(ds__cpu_stream *s, const ds__op *op) {
     ds__lock_give(&s->put_lock);
     if (!mine) return 0;
     ds__cpu_go_idle(s);
+    if (failed) return 0;
     atomic_fetch_add_explicit(&ds__cpu.inlined, 1, memory_order_relaxed);
     return 1;
 }
@@ -1486,8 +1499,10 @@ static ds_result ds__cpu_submit(void *stream, const ds__op *op) {
         ds_result r = ds__cpu_enqueue(op->u.wait.stream, NULL, &upto);
         return r < 0 ? r : ds__cpu_submit_wait(s, op, op->u.wait.stream, upto);
     }
-    default:
-        return ds__cpu_enqueue(s, op, NULL);
+    default: {
+        ds_result r = ds__cpu_host_ready();
+        return r < 0 ? r : ds__cpu_enqueue(s, op, NULL);
+    }
     }
 }
 

@@ -1,0 +1,65 @@
+/* harness.h - what all conformance tests share: a deadline per test, a log of what was executed, gates, a kernel whose
+   operations do not commute. */
+#ifndef HARNESS_H
+#define HARNESS_H
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include "devstream.h"
+
+/* One test; `lines` names the lines of the checklists that it stands for. */
+#define DS_TEST(fn, lines) { #fn " [" lines "]", fn, harness_setup, harness_teardown, (void *)(uintptr_t)(#fn " " lines) }
+
+/* Arms the deadline: a hang is a failure. */
+int harness_setup(void **state);
+/* Disarms it, makes the devices usable again, and logs the test when it passed. */
+int harness_teardown(void **state);
+
+/* On the test's own thread: the call must give DS_OK. */
+#define ok(call) \
+    do { \
+        ds_result ok_result_ = (call); \
+        if (ok_result_ != DS_OK) \
+            fail_msg("%s: %s is %s: %s", __func__, #call, ds_result_name(ok_result_), ds_last_error()); \
+    } while (0)
+/* On any other thread. */
+#define ok_thread(call) \
+    do { \
+        ds_result ok_result_ = (call); \
+        if (ok_result_ != DS_OK) harness_die(#call, ok_result_); \
+    } while (0)
+/* The call must be refused with this code and a sentence. */
+#define refused(call, code) \
+    do { \
+        ds_result refused_result_ = (call); \
+        if (refused_result_ != (code)) \
+            fail_msg("%s: %s is %s, not %s: %s", __func__, #call, ds_result_name(refused_result_), #code, ds_last_error()); \
+        harness_sentence(ds_last_error(), #call); \
+    } while (0)
+void harness_die(const char *call, ds_result result);
+void harness_sentence(const char *text, const char *call);
+
+/* Blocks a stream: ds_launch_host_func(s, gate_fn, &g, NULL) until gate_open(&g). */
+typedef struct gate {
+    _Atomic int entered;
+    _Atomic int open;
+} gate;
+void gate_fn(void *gate);
+void gate_open(gate *g);
+void gate_wait_entered(gate *g);
+
+/* The devices under test, counted modulo their number. */
+ds_device harness_device(int i);
+int harness_device_count(void);
+
+uint64_t now_ns(void);
+
+/* *h = *h * P + n on plain memory: two of them in another order, one lost or one doubled give another number. */
+ds_kernel harness_fold_kernel(void);
+void fold(ds_stream s, uint64_t *h, uint64_t n);
+uint64_t fold_host(uint64_t h, uint64_t n);
+/* To be called after ds_shutdown: handles kept here are void. */
+void harness_forget(void);
+#endif
