@@ -124,7 +124,7 @@ typedef struct ds__cpu_waiter {
 typedef struct ds__cpu_job {
     void (*piece_fn)(struct ds__cpu_job *job, size_t piece);
     size_t pieces;
-    _Atomic size_t next, finished;
+    _Atomic size_t taken, front, back, finished;
     int users;                       /* threads inside, the owner not counted; under the pool's lock */
     const ds__op *op;
     const void *args;
@@ -215,7 +215,7 @@ typedef struct ds__cpu_range { _Atomic uintptr_t base, end; _Atomic int kind_dev
 typedef struct ds__cpu_ranges { struct ds__cpu_ranges *older; size_t room; ds__cpu_range at[]; } ds__cpu_ranges;
 
 static struct {
-    int devices, workers, no_spin, is_inline, spin_limit;
+    int devices, workers, processors, no_spin, is_inline, spin_limit;
     uint64_t seed;
     unsigned char *peers;
     ds__cpu_device *device;
@@ -630,25 +630,27 @@ static void ds__cpu_long(ds__cpu_worker *w, int begin) {
 
 /* ---- >>cpu jobs: one operation on several threads --------------------------------------------------------------- */
 
-static void ds__cpu_job_work(ds__cpu_job *job) {
-    size_t piece;
-    while ((piece = atomic_fetch_add_explicit(&job->next, 1, memory_order_relaxed)) < job->pieces) {
-        job->piece_fn(job, piece);
+/* Waiting host threads take pieces from the front and workers from the back, so that each processor meets much the same
+   memory every time. `taken` says that one is left; front and back then never meet. */
+static void ds__cpu_job_work(ds__cpu_job *job, int worker) {
+    while (atomic_fetch_add_explicit(&job->taken, 1, memory_order_relaxed) < job->pieces) {
+        size_t n = atomic_fetch_add_explicit(worker ? &job->back : &job->front, 1, memory_order_relaxed);
+        job->piece_fn(job, worker ? job->pieces - 1 - n : n);
         atomic_fetch_add_explicit(&job->finished, 1, memory_order_acq_rel);
     }
 }
 
 /* Joins a job: that of one stream, or any. 0: there was none. */
-static int ds__cpu_job_join(ds__cpu_stream *s) {
+static int ds__cpu_job_join(ds__cpu_stream *s, int worker) {
     ds__lock_take(&ds__cpu.lock);
     ds__cpu_job *job = s ? atomic_load_explicit(&s->job, memory_order_relaxed) : ds__cpu.jobs;
-    if (job && atomic_load_explicit(&job->next, memory_order_relaxed) >= job->pieces) job = NULL;
+    if (job && atomic_load_explicit(&job->taken, memory_order_relaxed) >= job->pieces) job = NULL;
     if (job) job->users++;
     ds__lock_give(&ds__cpu.lock);
     if (!job) return 0;
     int outer = ds__tls.in_callback;
     ds__tls.in_callback = 1;
-    ds__cpu_job_work(job);
+    ds__cpu_job_work(job, worker);
     ds__tls.in_callback = outer;
     ds__lock_take(&ds__cpu.lock);
     job->users--;
@@ -657,7 +659,7 @@ static int ds__cpu_job_join(ds__cpu_stream *s) {
 }
 
 /* Works on the job until all of it is done; sleeping workers are called when that pays. */
-static void ds__cpu_job_run(ds__cpu_stream *s, ds__cpu_job *job, int call_workers) {
+static void ds__cpu_job_run(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_job *job, int call_workers) {
     ds__lock_take(&ds__cpu.lock);
     job->prev_job = NULL;
     job->next_job = ds__cpu.jobs;
@@ -666,13 +668,14 @@ static void ds__cpu_job_run(ds__cpu_stream *s, ds__cpu_job *job, int call_worker
     atomic_fetch_add(&ds__cpu.job_count, 1);
     atomic_store_explicit(&s->job, job, memory_order_release);
     ds__lock_give(&ds__cpu.lock);
+    /* no more threads than processors: workers that are awake, and host threads that wait and so take part */
     int parked = atomic_load(&ds__cpu.parked);
-    if (call_workers && parked > 0) {
-        int wanted = ds__cpu.spin_limit < parked ? ds__cpu.spin_limit : parked;
+    int wanted = ds__cpu.processors - (ds__cpu.workers - parked) - atomic_load_explicit(&ds__cpu.hurry, memory_order_relaxed);
+    if (call_workers && parked > 0 && wanted > 0) {
         atomic_fetch_add(&ds__cpu.wake_word, 1);
-        ds__futex_wake(&ds__cpu.wake_word, wanted);
+        ds__futex_wake(&ds__cpu.wake_word, wanted < parked ? wanted : parked);
     }
-    ds__cpu_job_work(job);
+    ds__cpu_job_work(job, w != NULL);
     for (int spins = 0; ; spins++) {
         int over = 0;
         if (atomic_load_explicit(&job->finished, memory_order_acquire) == job->pieces) {
@@ -818,7 +821,7 @@ static void ds__cpu_move(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op)
         job.piece_items = op->kind == DS__OP_FILL ? piece / op->u.fill.value_size : piece;
         job.pieces = (elements + job.piece_items - 1) / job.piece_items;
         ds__cpu_long(w, 1);
-        ds__cpu_job_run(s, &job, bytes >= 8 * DS__CPU_SPLIT_BYTES);
+        ds__cpu_job_run(w, s, &job, bytes >= 8 * DS__CPU_SPLIT_BYTES);
     }
     ds__cpu_long(w, 0);
 }
@@ -833,7 +836,7 @@ static void ds__cpu_kernel_piece(ds__cpu_job *job, size_t piece) {
 }
 
 /* Runs the launch: its first items alone, to see how long the rest will take; the rest is split when it is long. */
-static int ds__cpu_kernel_items(ds__cpu_stream *s, const ds__op *op, const void *args, uint64_t *out_item_ns) {
+static int ds__cpu_kernel_items(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op, const void *args, uint64_t *out_item_ns) {
     ds__kernel *k = op->u.kernel.kernel;
     size_t n = op->u.kernel.items, grain = k->grain ? k->grain : 1, first = n / 64 > grain ? n / 64 : grain;
     uint64_t start = ds__now_ns();
@@ -852,7 +855,7 @@ static int ds__cpu_kernel_items(ds__cpu_stream *s, const ds__op *op, const void 
     job.first = first;
     job.piece_items = items > grain ? items : grain;
     job.pieces = (n - first + job.piece_items - 1) / job.piece_items;
-    ds__cpu_job_run(s, &job, 1);
+    ds__cpu_job_run(w, s, &job, 1);
     return atomic_load_explicit(&job.status, memory_order_relaxed);
 }
 
@@ -871,7 +874,7 @@ static int ds__cpu_kernel(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op
         status = k->cpu_fn(0, op->u.kernel.items, args);
         each = (ds__now_ns() - start) / op->u.kernel.items;
     } else {
-        status = ds__cpu_kernel_items(s, op, args, &each);
+        status = ds__cpu_kernel_items(w, s, op, args, &each);
     }
     atomic_store_explicit(&k->item_ns, each > UINT32_MAX ? UINT32_MAX : (uint32_t)each, memory_order_relaxed);
     if (runs < 4) atomic_store_explicit(&k->runs, runs + 1, memory_order_relaxed);
@@ -1160,7 +1163,7 @@ static void *ds__cpu_worker_main(void *arg) {
         }
         if (!found && atomic_load_explicit(&ds__cpu.job_count, memory_order_relaxed) > 0) {
             ds__cpu_long(w, 1);
-            found = ds__cpu_job_join(NULL);
+            found = ds__cpu_job_join(NULL, 1);
             ds__cpu_long(w, 0);
         }
         if (found) { looks = 0; continue; }
@@ -1289,7 +1292,7 @@ static int ds__cpu_help(ds__cpu_stream *s, uint64_t upto) {
             return 1;
         }
         case DS__CPU_RUNNING:
-            return atomic_load_explicit(&s->job, memory_order_relaxed) != NULL && ds__cpu_job_join(s);
+            return atomic_load_explicit(&s->job, memory_order_relaxed) != NULL && ds__cpu_job_join(s, 0);
         case DS__CPU_PARKED: {
             uint32_t count = atomic_load(&s->park_count);
             ds__cpu_stream *on = atomic_load(&s->park_on);
@@ -2073,6 +2076,7 @@ static ds_result ds__cpu_start(void) {
     int processors = ds__os_processors();
     memset(&ds__cpu, 0, sizeof ds__cpu);
     ds__cpu.devices = ds__cpu_option(desc->devices, "DEVSTREAM_CPU_DEVICES", 1, DS__CPU_MAX_DEVICES);
+    ds__cpu.processors = processors;
     int workers = ds__cpu_option(desc->workers, "DEVSTREAM_CPU_WORKERS", processors > 2 ? processors : 2, 256);
     ds__cpu.spin_limit = processors > 1 ? processors - 1 : 1;
     ds__cpu.no_spin = (desc->flags & DS_CPU_NO_SPIN) != 0;
