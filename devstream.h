@@ -870,6 +870,7 @@ typedef struct ds__tls_block {
     const char *fn;      /* the public function that runs */
     ds_site site;        /* where it was called from */
     int in_callback;     /* inside of the user's code that devstream runs */
+    int nested;          /* CPU driver: streams being run inside of one another */
     uint32_t epoch;      /* ds__g.epoch for which `thread` is valid */
     ds__thread *thread;
     char error[512];

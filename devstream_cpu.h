@@ -86,6 +86,7 @@ enum {
     DS__CPU_WAIT_SPIN_NS = 40000,    /* how long a host thread spins before it sleeps */
     DS__CPU_LONG_NS = 5000,          /* an operation expected to take longer does not keep others waiting */
     DS__CPU_SPLIT_NS = 40000,        /* the rest of a kernel is split when it is expected to take longer */
+    DS__CPU_NESTED = 4,              /* streams that a thread runs inside of one another */
     DS__CPU_BATCH = 256,             /* operations after which a worker looks at the other ready streams */
     DS__CPU_TICK_NS = 1000000,
     DS__CPU_STREAM_BATCH = 64,       /* operations that a look at a streaming producer should find */
@@ -480,6 +481,18 @@ static ds__cpu_stream *ds__cpu_pop_ready(void) {
     }
     ds__lock_give(&ds__cpu.lock);
     return s;
+}
+
+/* Takes this stream from the ready ones, if it is there; its state becomes RUNNING. */
+static int ds__cpu_take_ready(ds__cpu_stream *s) {
+    ds__lock_take(&ds__cpu.lock);
+    int mine = s->queued && atomic_load_explicit(&s->state, memory_order_relaxed) == DS__CPU_READY;
+    if (mine) {
+        ds__cpu_unlink_ready(s);
+        atomic_store_explicit(&s->state, DS__CPU_RUNNING, memory_order_relaxed);
+    }
+    ds__lock_give(&ds__cpu.lock);
+    return mine;
 }
 
 /* After a submission: an idle stream becomes ready. Everyone else who has the stream will see the new operation. */
@@ -982,6 +995,22 @@ enum { DS__CPU_EMPTY, DS__CPU_GONE, DS__CPU_MORE };
    those), or the submitter itself in inline mode. */
 enum { DS__CPU_WORK, DS__CPU_HOST, DS__CPU_ALL };
 
+/* The stream `on`, for which stream s has to wait, is free to be run: the thread that has s runs it up to there, which
+   saves parking one stream and waking it for the other. Not past more urgent ready streams. 0: it could not. */
+static int ds__cpu_run_first(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_stream *on, uint64_t upto) {
+    uint32_t state = atomic_load(&on->state);
+    uint32_t ready = atomic_load_explicit(&ds__cpu.ready_mask, memory_order_relaxed);
+    int mine = 0;
+    if (ds__tls.nested >= DS__CPU_NESTED || ds__cpu.seed || (ready & ((1u << s->level) - 1))) return 0;
+    if (state == DS__CPU_POLLED) mine = atomic_compare_exchange_strong(&on->state, &state, DS__CPU_RUNNING);
+    else if (state == DS__CPU_READY) mine = ds__cpu_take_ready(on);
+    if (!mine) return 0;
+    ds__tls.nested++;
+    ds__cpu_run(w, on, upto);
+    ds__tls.nested--;
+    return atomic_load_explicit(&on->done, memory_order_acquire) >= upto;
+}
+
 /* Runs one operation. DS__CPU_GONE: the stream now belongs to somebody else and the operation is not done. */
 static int ds__cpu_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *op, uint64_t number, int who) {
     if (DS__UNLIKELY(!atomic_load_explicit(&s->failure, memory_order_relaxed))) {
@@ -1014,7 +1043,8 @@ static int ds__cpu_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *op, uint64
     case DS__OP_WAIT: {
         ds__cpu_stream *on = op->u.wait.stream;
         uint64_t upto = op->u.wait.upto;
-        if (atomic_load_explicit(&on->done, memory_order_acquire) < upto && ds__cpu_park(s, on, upto)) return DS__CPU_GONE;
+        if (atomic_load_explicit(&on->done, memory_order_acquire) < upto &&
+            !(who == DS__CPU_WORK && ds__cpu_run_first(w, s, on, upto)) && ds__cpu_park(s, on, upto)) return DS__CPU_GONE;
         ds__cpu_failure *f = ds__cpu_failed(on, upto);
         if (f && !failed) ds__cpu_fail_stream(s, f, number);
         break;
@@ -1083,9 +1113,10 @@ static int ds__cpu_run_some(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto,
 
 /* Runs an owned stream and settles what becomes of it. Returns 1 when it did something. */
 static int ds__cpu_run(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto) {
-    if (w) atomic_store_explicit(&w->beat, atomic_load_explicit(&w->beat, memory_order_relaxed) + 1, memory_order_relaxed);
+    uint32_t beat = w && ds__tls.nested == 0 ? atomic_load_explicit(&w->beat, memory_order_relaxed) + 1 : 0;
+    if (beat) atomic_store_explicit(&w->beat, beat, memory_order_relaxed);
     int result = ds__cpu_run_some(w, s, upto, DS__CPU_WORK);
-    if (w) atomic_store_explicit(&w->beat, atomic_load_explicit(&w->beat, memory_order_relaxed) + 1, memory_order_relaxed);
+    if (beat) atomic_store_explicit(&w->beat, beat + 1, memory_order_relaxed);
     if (result == DS__CPU_MORE) {
         atomic_store(&s->state, DS__CPU_READY);
         ds__cpu_push_ready(s);
@@ -1103,11 +1134,9 @@ static int ds__cpu_run(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto) {
 
 /* ---- >>cpu threads --------------------------------------------------------------------------------------------------- */
 
-/* Looks once at what the worker polls. Streaming producers and the poller would fight for the cache line that tells of
-   new work, so a poller that always finds some waits a little between looks; one that finds little looks at once. */
+/* Looks once at what the worker polls; 1: there was work. */
 static int ds__cpu_poll(ds__cpu_worker *w) {
     int found = 0;
-    for (uint32_t i = 0; i < w->delay && atomic_load_explicit(&ds__cpu.hurry, memory_order_relaxed) == 0; i++) ds__pause();
     for (int i = 0; i < w->polled_count; ) {
         ds__cpu_stream *s = atomic_load_explicit(&w->polled[i], memory_order_relaxed);
         uint64_t fresh = atomic_load_explicit(&s->submitted, memory_order_relaxed) -
@@ -1117,15 +1146,16 @@ static int ds__cpu_poll(ds__cpu_worker *w) {
                               memory_order_relaxed);
         uint32_t polled = DS__CPU_POLLED;
         if (!atomic_compare_exchange_strong(&s->state, &polled, DS__CPU_RUNNING)) continue;
-        found += fresh < 1000 ? (int)fresh : 1000;
+        found = 1;
         ds__cpu_run(w, s, UINT64_MAX);
     }
     return found;
 }
 
-/* A few dozen operations in short order while nobody waits: somebody streams. Then the looks get further apart until one
-   finds a few dozen operations; a first look after a pause that finds next to nothing says that it was not so. */
-static void ds__cpu_adapt(ds__cpu_worker *w, int found) {
+/* A producer that streams and a worker that is right behind it would fight for the cache lines of the queue. A few dozen
+   operations in short order while nobody waits: somebody streams. Then the worker's looks get further apart until one
+   finds a few dozen operations; a look after a pause that finds next to nothing says that it was not so. */
+static void ds__cpu_adapt(ds__cpu_worker *w, uint64_t found) {
     if (found == 0) {
         if (++w->misses >= 32) w->streak = w->delay = 0;
         return;
@@ -1150,17 +1180,18 @@ static void *ds__cpu_worker_main(void *arg) {
     uint64_t last = ds__now_ns();
     int spinning = 0, looks = 0;
     while (!atomic_load_explicit(&ds__cpu.quit, memory_order_acquire)) {
-        ds__cpu_stream *s = ds__cpu_pop_ready();
         int found = 0;
+        uint64_t before = atomic_load_explicit(&w->operations, memory_order_relaxed);
+        for (uint32_t i = 0; i < w->delay && atomic_load_explicit(&ds__cpu.hurry, memory_order_relaxed) == 0; i++) ds__pause();
+        ds__cpu_stream *s = ds__cpu_pop_ready();
         if (s) {
-            if (ds__cpu.seed) for (uint64_t n = w->operations * 0x9e3779b97f4a7c15u >> 62; n; n--) syscall(SYS_sched_yield);
+            if (ds__cpu.seed) for (uint64_t n = before * 0x9e3779b97f4a7c15u >> 62; n; n--) syscall(SYS_sched_yield);
             ds__cpu_run(w, s, UINT64_MAX);
             found = 1;
-            w->streak = w->delay = 0;
         } else if (w->polled_count) {
             found = ds__cpu_poll(w);
-            ds__cpu_adapt(w, found);
         }
+        ds__cpu_adapt(w, atomic_load_explicit(&w->operations, memory_order_relaxed) - before);
         if (!found && atomic_load_explicit(&ds__cpu.job_count, memory_order_relaxed) > 0) {
             ds__cpu_long(w, 1);
             found = ds__cpu_job_join(NULL, 1);
@@ -1275,15 +1306,7 @@ static int ds__cpu_help(ds__cpu_stream *s, uint64_t upto) {
     for (int depth = 0; depth < 64; depth++) {
         switch (atomic_load_explicit(&s->state, memory_order_acquire)) {
         case DS__CPU_READY: {
-            int mine = 0;
-            ds__lock_take(&ds__cpu.lock);
-            if (s->queued && atomic_load_explicit(&s->state, memory_order_relaxed) == DS__CPU_READY) {
-                ds__cpu_unlink_ready(s);
-                atomic_store_explicit(&s->state, DS__CPU_RUNNING, memory_order_relaxed);
-                mine = 1;
-            }
-            ds__lock_give(&ds__cpu.lock);
-            if (!mine) return 0;
+            if (!ds__cpu_take_ready(s)) return 0;
             int outer = ds__tls.in_callback;
             ds__tls.in_callback = 1;
             ds__cpu_run(NULL, s, upto);
