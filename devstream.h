@@ -1012,7 +1012,7 @@ static int ds__is_pinned(const void *object);
 static void ds__barrier(void);
 static _Atomic int ds__no_membarrier; /* 1: the kernel has none, so a pin needs a locked store */
 
-static inline void ds__unpin(ds__table *t, void *object) {
+static inline void ds__unpin_inline(ds__table *t, void *object) {
     ds__pins *pins = ds__my_pins();
     unsigned i = pins->count;
     (void)t;
@@ -1022,7 +1022,7 @@ static inline void ds__unpin(ds__table *t, void *object) {
 }
 
 /* The object of a handle, safe from being freed until ds__unpin; NULL: the handle is stale or was never valid. */
-static inline void *ds__pin(ds__table *t, uint64_t id) {
+static inline void *ds__pin_inline(ds__table *t, uint64_t id) {
     if (DS__UNLIKELY((uint32_t)id == 0)) return NULL;
     ds__slot *slot = ds__slot_at(t, (uint32_t)id - 1);
     ds__pins *pins = ds__my_pins();
@@ -1037,9 +1037,13 @@ static inline void *ds__pin(ds__table *t, uint64_t id) {
 #endif
     uint64_t word = atomic_load(&slot->word);
     if (DS__LIKELY(DS__GENERATION(word) == (uint32_t)(id >> 32) && DS__STATE(word) == DS__ALIVE)) return slot;
-    ds__unpin(t, slot);
+    ds__unpin_inline(t, slot);
     return NULL;
 }
+
+/* The same as calls: only launches are worth the inlined code. */
+__attribute__((noinline)) static void ds__unpin(ds__table *t, void *object) { ds__unpin_inline(t, object); }
+__attribute__((noinline)) static void *ds__pin(ds__table *t, uint64_t id) { return ds__pin_inline(t, id); }
 
 static void ds__count_dead(int n);
 
@@ -1341,7 +1345,7 @@ static struct {
     _Atomic uint64_t left;
 } ds__fault;
 
-static int ds__fault_hit(const char *entry) {
+__attribute__((noinline)) static int ds__fault_hit(const char *entry) {
     if (strcmp(ds__fault.entry, "*") != 0 && strcmp(ds__fault.entry, entry) != 0) return 0;
     return atomic_fetch_sub(&ds__fault.left, 1) == 1;
 }
@@ -1488,7 +1492,7 @@ __attribute__((noinline, cold)) static ds_result ds__enter_slow(ds__tls_block *t
 }
 
 /* First in every public function: takes the call site, starts devstream when needed, refuses what is not permitted. */
-static inline ds_result ds__enter(const char *fn) {
+static inline ds_result ds__enter_inline(const char *fn) {
     ds__tls_block *t = &ds__tls;
     t->fn = fn;
     t->site.file = ds_call_site.file; /* one by one: a load wider than the macro's stores would wait for them */
@@ -1498,6 +1502,7 @@ static inline ds_result ds__enter(const char *fn) {
                      t->epoch != ds__g.epoch)) return ds__enter_slow(t);
     return DS_OK;
 }
+__attribute__((noinline)) static ds_result ds__enter(const char *fn) { return ds__enter_inline(fn); }
 #define DS__ENTER(fn) do { ds_result ds__r = ds__enter(fn); if (DS__UNLIKELY(ds__r < 0)) return ds__r; } while (0)
 #define DS__REQUIRE(condition, ...) \
     do { if (DS__UNLIKELY(!(condition))) return ds__fail(DS_ERR_INVALID_VALUE, __VA_ARGS__); } while (0)
@@ -1913,7 +1918,7 @@ DSDEF ds_result (ds_device_priority_range)(ds_device device, int *out_least, int
 
 /* ---- >>core: streams ------------------------------------------------------------------------------------------------------- */
 
-static ds__stream *ds__stream_pin(ds_stream handle) {
+__attribute__((noinline)) static ds__stream *ds__stream_pin(ds_stream handle) {
     ds__stream *s = ds__pin(&ds__g.streams, handle.id);
     if (DS__UNLIKELY(!s))
         ds__fail(DS_ERR_INVALID_HANDLE, handle.id ? "the stream was destroyed or never existed" : "no stream was given (the handle is zero)");
@@ -2936,9 +2941,9 @@ DSDEF ds_result (ds_kernel_destroy)(ds_kernel kernel) {
 }
 
 static ds_result ds__launch(ds_kernel kernel, size_t items, const ds_grid *grid, const void *args, size_t args_size, ds_stream stream) {
-    ds__stream *s = ds__stream_pin(stream);
-    if (DS__UNLIKELY(!s)) return DS_ERR_INVALID_HANDLE;
-    ds__kernel *k = ds__pin(&ds__g.kernels, kernel.id);
+    ds__stream *s = ds__pin_inline(&ds__g.streams, stream.id);
+    if (DS__UNLIKELY(!s)) { ds__stream_pin(stream); return DS_ERR_INVALID_HANDLE; } /* again, for the sentence */
+    ds__kernel *k = ds__pin_inline(&ds__g.kernels, kernel.id);
     ds_result r = DS_OK;
     if (DS__UNLIKELY(!k)) {
         r = ds__fail(DS_ERR_INVALID_HANDLE, kernel.id ? "the kernel was destroyed or never existed" : "no kernel was given (the handle is zero)");
@@ -2953,14 +2958,14 @@ static ds_result ds__launch(ds_kernel kernel, size_t items, const ds_grid *grid,
         op.u.kernel.grid = grid;
         r = ds__submit(s, &op);
     }
-    if (DS__LIKELY(k != NULL)) ds__unpin(&ds__g.kernels, k);
-    ds__stream_unpin(s);
+    if (DS__LIKELY(k != NULL)) ds__unpin_inline(&ds__g.kernels, k);
+    ds__unpin_inline(&ds__g.streams, s);
     return r;
 }
 
 DSDEF ds_result (ds_launch)(ds_kernel kernel, size_t items, const void *args, size_t args_size, ds_stream stream) {
-    DS__ENTER("ds_launch");
-    return ds__launch(kernel, items, NULL, args, args_size, stream);
+    ds_result r = ds__enter_inline("ds_launch");
+    return DS__UNLIKELY(r < 0) ? r : ds__launch(kernel, items, NULL, args, args_size, stream);
 }
 
 DSDEF ds_result (ds_launch_grid)(ds_kernel kernel, const ds_grid *grid, const void *args, size_t args_size, ds_stream stream) {
