@@ -135,7 +135,7 @@ typedef struct ds__cpu_job {
 } ds__cpu_job;
 
 /* Laid out by who writes: producers (first line), producers while the worker polls (second), the worker while waiting
-   hosts poll (third), then what is seldom touched. */
+   hosts poll (third), hardly anyone (fourth), whoever parks or wakes (the rest). */
 struct ds__cpu_stream {
     ds__lock put_lock;
     uint32_t tail_at;
@@ -155,23 +155,24 @@ struct ds__cpu_stream {
     ds__cpu_block *head;
     char pad2[64 - 24];
 
+    _Atomic(ds__cpu_failure *) failure;
+    _Atomic uint64_t failed_from;    /* numbers from here on failed */
+    _Atomic int closing;             /* destroyed: recycle when drained */
+    int device, level, kind, had_failure;
+    unsigned flags;
+    int floating;                    /* unwrapped: nobody's */
+    char pad3[64 - 44];
+
     ds__lock wait_lock;
     ds__cpu_waiter *waiters;
     ds__cpu_waiter as_waiter;        /* for being parked */
     _Atomic uint32_t park_count;     /* odd while park_on and park_upto are written */
     _Atomic(ds__cpu_stream *) park_on;
     _Atomic uint64_t park_upto;
-    _Atomic(ds__cpu_failure *) failure;
-    _Atomic uint64_t failed_from;    /* numbers from here on failed */
     _Atomic(ds__cpu_job *) job;
-    _Atomic int closing;             /* destroyed: recycle when drained */
-    int queued, device, level, had_failure;
-    int kind;
-    unsigned flags;
-    uint64_t owner;                  /* per-thread stream: the address of its owner's thread state */
+    int queued;
     ds__cpu_stream *prev, *next;     /* ready list of a level, or list for host functions, or free list */
     ds__cpu_stream *all_prev, *all_next; /* all streams of the device */
-    int floating;                    /* unwrapped: nobody's */
 };
 
 typedef struct ds__cpu_device {
@@ -222,6 +223,7 @@ static struct {
     ds__cpu_device *device;
     ds__cpu_worker *worker;
     int started, workers_started;
+    char pad3[64];                   /* what stands above is only read */
     /* ready streams */
     ds__lock lock;                   /* ready lists, host list, jobs, counts of threads */
     ds__cpu_stream *ready_head[DS__CPU_LEVELS], *ready_tail[DS__CPU_LEVELS];
@@ -236,8 +238,9 @@ static struct {
     _Atomic int spinners;
     _Atomic uint32_t wake_word;      /* workers sleep on it */
     _Atomic int quit;
-    _Atomic int hurry;               /* host threads that wait: no pause between looks */
     char pad1[64];
+    _Atomic int hurry;               /* host threads that wait: no pause between looks */
+    char pad2[64];
     /* host functions */
     _Atomic int host_threads;
     int host_idle;
@@ -1375,6 +1378,15 @@ static int ds__cpu_wait_slow(ds__cpu_stream *s, uint64_t upto, uint64_t timeout_
 static int ds__cpu_wait(ds__cpu_stream *s, uint64_t upto, uint64_t timeout_ns, int sleep_at_once) {
     if (atomic_load_explicit(&s->done, memory_order_acquire) >= upto) return 1;
     if (timeout_ns == 0) return 0;
+    if (!sleep_at_once && !ds__cpu.no_spin) {
+        /* Most waits are over in a microsecond. Looking at the stream's state, for help, takes its cache line from the worker:
+           so once, for a stream that nobody has yet, and then leave the worker alone. */
+        if (timeout_ns == DS__FOREVER && !ds__cpu.seed) ds__cpu_help(s, upto);
+        for (int spins = 0; spins < 64; spins++) {
+            if (atomic_load_explicit(&s->done, memory_order_acquire) >= upto) return 1;
+            ds__pause();
+        }
+    }
     atomic_fetch_add_explicit(&ds__cpu.hurry, 1, memory_order_relaxed);
     int over = ds__cpu_wait_slow(s, upto, timeout_ns, sleep_at_once);
     atomic_fetch_sub_explicit(&ds__cpu.hurry, 1, memory_order_relaxed);

@@ -113,7 +113,7 @@ static void table(FILE *f, int lines, int columns, char text[][12][TEXT]) {
 
 static void main_table(FILE *f) {
     static char t[BENCH_ROW_COUNT + 1][12][TEXT];
-    static const char *const heads[] = {"row", "goal", "devstream", "", "", "", "", "limit", "/ best peer", "/ limit", "goal"};
+    static const char *const heads[] = {"row", "goal", "devstream", "", "", "", "", "limit", "/ best peer", "/ limit", "goal met"};
     for (int c = 0; c < 11; c++) snprintf(t[0][c], TEXT, "%s", c > 2 && c < 7 ? sources[c - 2].title : heads[c]);
     for (int r = 0; r < BENCH_ROW_COUNT; r++) {
         char (*line)[TEXT] = t[r + 1];

@@ -1,0 +1,22 @@
+/* hello.c - a word goes to the device and back, and a host function says it when the stream gets there.
+   Compile:  cc -I. examples/hello.c -o hello -pthread */
+#define DEVSTREAM_IMPLEMENTATION
+#include "devstream.h"
+#include <stdio.h>
+#include <string.h>
+
+static void hello(void *who) { printf("hello from the stream, %s\n", (const char *)who); }
+
+int main(void) {
+    ds_stream s;
+    void *memory = NULL;
+    char word[6] = "";
+    if (ds_stream_create(NULL, &s) < 0 || ds_alloc(ds_device_current(), sizeof word, &memory) < 0 ||
+        ds_copy(memory, "world", sizeof word, s) < 0 || ds_copy(word, memory, sizeof word, s) < 0 ||
+        ds_launch_host_func(s, hello, word, NULL) < 0 || ds_stream_synchronize(s) < 0 ||
+        ds_free(memory) < 0 || ds_stream_destroy(s) < 0) {
+        fprintf(stderr, "hello: %s\n", ds_last_error());
+        return 1;
+    }
+    return ds_shutdown() < 0 || strcmp(word, "world") != 0;
+}
