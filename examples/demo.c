@@ -548,7 +548,7 @@ static void print_stages(const demo *d) {
         sum += d->stage_ms[i];
     }
     if (wall < sum) printf("overlap     %11.0f %%   of the stages' time was hidden behind others\n", 100 * (sum - wall) / sum);
-    else printf("overlap            none     (the devices waited for input)\n");
+    else printf("overlap            none     (the devices were idle in between)\n");
 }
 
 static int print_table(const demo *d) {

@@ -14,9 +14,9 @@ int main(void) {
     if (ds_stream_create(NULL, &s) < 0 || ds_alloc(ds_device_current(), sizeof word, &memory) < 0 ||
         ds_copy(memory, "world", sizeof word, s) < 0 || ds_copy(word, memory, sizeof word, s) < 0 ||
         ds_launch_host_func(s, hello, word, NULL) < 0 || ds_stream_synchronize(s) < 0 ||
-        ds_free(memory) < 0 || ds_stream_destroy(s) < 0) {
+        ds_free(memory) < 0 || ds_stream_destroy(s) < 0 || ds_shutdown() < 0) {
         fprintf(stderr, "hello: %s\n", ds_last_error());
         return 1;
     }
-    return ds_shutdown() < 0 || strcmp(word, "world") != 0;
+    return strcmp(word, "world") != 0;
 }
