@@ -235,7 +235,7 @@ static inline ds_device ds_cuda(int index) { ds_device d; d.type = DS_DEVICE_CUD
 static inline ds_device ds_device_current(void) { ds_device d; d.type = DS_DEVICE_CURRENT; d.index = 0; return d; }
 
 /** Number of devices of a type. DS_DEVICE_CURRENT counts the type of the thread's current device. A type without any
-    gives 0 and DS_OK. */
+    gives 0 and DS_OK; the host counts as one. A number that is no type is DS_ERR_INVALID_DEVICE. */
 DSDEF DS_MUST_USE ds_result ds_device_count(ds_device_type type, int *out_count);
 /** Reads a device name: [blanks] ("cpu" | "custom_cpu" | "cuda" | "gpu" | "host") [":" index] [blanks]; the words in
     any case except custom_cpu. Without an index: the thread's current index when its device has that type, else 0.

@@ -112,6 +112,9 @@ t "DEVSTREAM_API stands in front of every function" "
     cp \$I/devstream.h \$T/decl.c . && fails 'needs devstream_cpu.h beside it' $CC -std=c11 -I. -c decl.c"
 
 if [ -e "$root/README.md" ]; then
+    t "README: its program is examples/hello.c" "
+        awk -v want=program -f \$T/extract.awk \$root/README.md >program.c
+        sed -n '/DEVSTREAM_IMPLEMENTATION/,\$p' \$root/examples/hello.c | diff program.c -"
     t "README: its program with its command: runs" "
         cp \$I/*.h .
         command=\$(awk -v want=command -f \$T/extract.awk \$root/README.md)

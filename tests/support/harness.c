@@ -1,4 +1,3 @@
-#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +8,9 @@
 
 #define FOLD_P 1099511628211u
 
-static const char *running = "no test";
+static const char *running = "no test"; /* name and lines */
+static int passed;
+static _Atomic int gates_void; /* a failed test does not open its gates itself */
 
 static void timed_out(int signal_number) {
     static const char what[] = "\ntimed out: ";
@@ -22,27 +23,53 @@ static void timed_out(int signal_number) {
 
 int harness_setup(void **state) {
     const char *seconds = getenv("DS_TEST_TIMEOUT");
-    running = *state;
+    const struct harness_test *test = *state;
+    running = test->name;
+    passed = 0;
     signal(SIGALRM, timed_out);
     alarm(seconds ? (unsigned)atoi(seconds) : 60);
     return 0;
 }
 
+void harness_run(void **state) {
+    const struct harness_test *test = *state;
+    test->fn(state);
+    passed = 1; /* not reached when it failed: cmocka jumps out */
+}
+
+static int type_under_test(void) { return harness_is_cpu() ? DS_DEVICE_CPU : DS_DEVICE_CUDA; }
+
+/* Takes what the thread has pushed from its two stacks; 1 when there was something. */
+static int pop_frames(void) {
+    int popped = 0;
+    while (ds_stream_pop() == DS_OK || ds_device_pop() == DS_OK) popped = 1;
+    return popped;
+}
+
 int harness_teardown(void **state) {
     int count = 0, bad = 0;
-    if (ds_device_count(DS_DEVICE_CPU, &count) != DS_OK) bad = 1;
-    for (int i = 0; i < count; i++) bad |= ds_device_reset(ds_cpu(i)) != DS_OK;
-    if (count) bad |= ds_device_set(ds_cpu(0)) != DS_OK;
+    (void)state;
+    gates_void = !passed;
+    if (ds_device_count((ds_device_type)type_under_test(), &count) != DS_OK) bad = 1;
+    if (pop_frames() && passed) {
+        fprintf(stderr, "after %s: a frame was left behind\n", running);
+        bad = 1;
+    }
+    for (int i = 0; i < count && harness_is_cpu(); i++) bad |= ds_device_reset(ds_cpu(i)) != DS_OK;
+    for (int i = count - 1; i >= 0; i--) { /* device 0 last: use makes the device current too */
+        ds_stream s;
+        bad |= ds_stream_default((ds_device){ type_under_test(), i }, &s) != DS_OK || ds_stream_use(s, 0, NULL) != DS_OK;
+    }
     if (bad) fprintf(stderr, "after %s: %s\n", running, ds_last_error());
     alarm(0);
-    const char *path = getenv("DS_TEST_LOG"), *driver = getenv("DS_TEST_DRIVER");
-    FILE *log = !bad && path ? fopen(path, "a") : NULL;
+    gates_void = 0;
+    const char *path = getenv("DS_TEST_LOG");
+    FILE *log = passed && !bad && path ? fopen(path, "a") : NULL;
     if (log) {
-        fprintf(log, "%s %s\n", driver ? driver : "cpu", running);
+        fprintf(log, "%s %s\n", harness_is_cpu() ? "cpu" : "cuda", running);
         fclose(log);
     }
     running = "no test";
-    (void)state;
     return bad;
 }
 
@@ -55,27 +82,61 @@ void harness_sentence(const char *text, const char *call) {
     if (!strchr(text, ' ')) fail_msg("%s left no sentence: \"%s\"", call, text);
 }
 
+void harness_nap(void) { nanosleep(&(struct timespec){ 0, 50000 }, NULL); }
+
 void gate_fn(void *pointer) {
     gate *g = pointer;
-    struct timespec nap = { 0, 50000 };
     g->entered++;
-    while (!g->open) nanosleep(&nap, NULL);
+    while (!gates_void && !g->open) harness_nap();
 }
 
 void gate_open(gate *g) { g->open = 1; }
 
 void gate_wait_entered(gate *g) {
-    struct timespec nap = { 0, 50000 };
-    while (!g->entered) nanosleep(&nap, NULL);
+    while (!g->entered) harness_nap();
+}
+
+static void pass(void *user) { (void)user; }
+
+void gate_expect_unentered(gate *g) {
+    uint64_t h = 0;
+    for (int round = 0; round < 3; round++)
+        for (int i = 0; i < harness_device_count(); i++) {
+            ds_stream s = harness_stream(i, DS_STREAM_NON_BLOCKING);
+            ok(ds_launch_host_func(s, pass, NULL, NULL));
+            fold(s, &h, 1);
+            ok(ds_stream_synchronize(s));
+            ok(ds_stream_destroy(s));
+        }
+    assert_int_equal(g->entered, 0);
+}
+
+pthread_t spawn(void *(*fn)(void *), void *arg) {
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, fn, arg)) abort();
+    return thread;
+}
+
+void join(pthread_t thread) { if (pthread_join(thread, NULL)) abort(); }
+
+int harness_is_cpu(void) {
+    const char *driver = getenv("DS_TEST_DRIVER");
+    return !driver || !strcmp(driver, "cpu");
 }
 
 int harness_device_count(void) {
     int count = 0;
-    ok(ds_device_count(DS_DEVICE_CPU, &count));
+    ok(ds_device_count((ds_device_type)type_under_test(), &count));
     return count;
 }
 
-ds_device harness_device(int i) { return ds_cpu(i % harness_device_count()); }
+ds_device harness_device(int i) { return (ds_device){ type_under_test(), i % harness_device_count() }; }
+
+ds_stream harness_stream(int device, unsigned flags) {
+    ds_stream s;
+    ok(ds_stream_create(&(ds_stream_desc){ .device = harness_device(device), .flags = flags }, &s));
+    return s;
+}
 
 uint64_t now_ns(void) {
     struct timespec t;
@@ -120,3 +181,9 @@ void fold(ds_stream s, uint64_t *h, uint64_t n) {
 uint64_t fold_host(uint64_t h, uint64_t n) { return h * FOLD_P + n; }
 
 void harness_forget(void) { fold_kernel.id = 0; }
+
+void harness_shutdown(void) {
+    if (fold_kernel.id) ok(ds_kernel_destroy(fold_kernel));
+    ok(ds_shutdown());
+    harness_forget();
+}

@@ -7,14 +7,23 @@
 #include <setjmp.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <pthread.h>
 #include "devstream.h"
 
 /* One test; `lines` names the lines of the checklists that it stands for. */
-#define DS_TEST(fn, lines) { #fn " [" lines "]", fn, harness_setup, harness_teardown, (void *)(uintptr_t)(#fn " " lines) }
+#define DS_TEST(fn, lines) \
+    { #fn " [" lines "]", harness_run, harness_setup, harness_teardown, &(struct harness_test){ fn, #fn " " lines } }
+struct harness_test {
+    CMUnitTestFunction fn;
+    const char *name; /* and its lines, as the log has it */
+};
+/* Runs the test; only here is it known that it came to its end. */
+void harness_run(void **state);
 
 /* Arms the deadline: a hang is a failure. */
 int harness_setup(void **state);
-/* Disarms it, makes the devices usable again, and logs the test when it passed. */
+/* Opens the gates of a test that failed, makes the devices usable again, looks for frames that were left behind, logs the
+   test when it passed, and disarms the deadline. */
 int harness_teardown(void **state);
 
 /* On the test's own thread: the call must give DS_OK. */
@@ -38,6 +47,13 @@ int harness_teardown(void **state);
             fail_msg("%s: %s is %s, not %s: %s", __func__, #call, ds_result_name(refused_result_), #code, ds_last_error()); \
         harness_sentence(ds_last_error(), #call); \
     } while (0)
+/* The call must be refused, with whatever code, and a sentence. */
+#define refused_any(call) \
+    do { \
+        ds_result refused_result_ = (call); \
+        if (refused_result_ >= 0) fail_msg("%s: %s is %s", __func__, #call, ds_result_name(refused_result_)); \
+        harness_sentence(ds_last_error(), #call); \
+    } while (0)
 void harness_die(const char *call, ds_result result);
 void harness_sentence(const char *text, const char *call);
 
@@ -49,10 +65,28 @@ typedef struct gate {
 void gate_fn(void *gate);
 void gate_open(gate *g);
 void gate_wait_entered(gate *g);
+/* The gate must not be reached yet, although whatever could run had its turn. */
+void gate_expect_unentered(gate *g);
+
+/* Waits for what happens soon after a call, not before its return. */
+#define eventually(condition) \
+    do { \
+        uint64_t eventually_end_ = now_ns() + 10000000000u; \
+        while (!(condition) && now_ns() < eventually_end_) harness_nap(); \
+        assert_true(condition); \
+    } while (0)
+void harness_nap(void);
+
+/* Threads of a test; on them ok_thread, not ok. */
+pthread_t spawn(void *(*fn)(void *), void *arg);
+void join(pthread_t thread);
 
 /* The devices under test, counted modulo their number. */
 ds_device harness_device(int i);
 int harness_device_count(void);
+int harness_is_cpu(void);
+/* A stream on the i-th device; flags as in ds_stream_desc. */
+ds_stream harness_stream(int device, unsigned flags);
 
 uint64_t now_ns(void);
 
@@ -62,4 +96,6 @@ void fold(ds_stream s, uint64_t *h, uint64_t n);
 uint64_t fold_host(uint64_t h, uint64_t n);
 /* To be called after ds_shutdown: handles kept here are void. */
 void harness_forget(void);
+/* Destroys what is kept here and calls ds_shutdown. */
+void harness_shutdown(void);
 #endif

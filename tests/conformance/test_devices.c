@@ -1,0 +1,826 @@
+/* Results and messages, backends, device names, the current device, properties, memory information, initialisation. */
+#include "harness.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const ds_device nothing; /* zeroed: the current device, and what a failure leaves in an output */
+
+static int same(ds_device a, ds_device b) { return a.type == b.type && a.index == b.index; }
+
+static ds_device current(void) {
+    ds_device d;
+    ok(ds_device_get(&d));
+    return d;
+}
+
+/* A device of the type under test with any index. */
+static ds_device with_index(int index) {
+    ds_device d = harness_device(0);
+    d.index = index;
+    return d;
+}
+
+static ds_device unknown_type(void) { return (ds_device){ 77, 0 }; }
+static ds_device host(void) { return (ds_device){ DS_DEVICE_HOST, 0 }; }
+
+/* ---- results and messages ---- */
+
+static void test_every_result_has_a_name_and_a_text(void **state) {
+    (void)state;
+#define EXPECT(result, value, meaning) \
+    assert_string_equal(ds_result_name(result), #result); \
+    assert_string_equal(ds_result_text(result), meaning); \
+    assert_int_equal(result, value);
+    DS_RESULTS(EXPECT)
+    assert_non_null(strstr(ds_result_text(DS_ERR_OUT_OF_MEMORY), "memory"));
+    assert_non_null(ds_result_name((ds_result)-99));
+    assert_non_null(ds_result_text((ds_result)12345));
+}
+
+static void test_an_error_names_the_line_and_the_function_that_was_called(void **state) {
+    char place[60];
+    (void)state;
+    refused(ds_device_get(NULL), DS_ERR_INVALID_VALUE); snprintf(place, sizeof place, "test_devices.c:%d", __LINE__);
+    assert_non_null(strstr(ds_last_error(), place));
+    assert_non_null(strstr(ds_last_error(), "ds_device_get"));
+}
+
+static void test_a_plain_call_does_not_inherit_the_line_of_the_call_before(void **state) {
+    ds_device d;
+    (void)state;
+    ok(ds_device_get(&d));
+    refused((ds_device_get)(NULL), DS_ERR_INVALID_VALUE);
+    assert_null(strstr(ds_last_error(), "test_devices.c"));
+    refused(ds_device_get(NULL), DS_ERR_INVALID_VALUE);
+    refused((ds_device_get)(NULL), DS_ERR_INVALID_VALUE);
+    assert_null(strstr(ds_last_error(), "test_devices.c"));
+}
+
+static void *find_no_error_then_make_one(void *found) {
+    ds_device d;
+    int *lengths = found;
+    lengths[0] = (int)strlen(ds_last_error());
+    DS_IGNORE(ds_device_parse("nonsense", &d));
+    lengths[1] = (int)strlen(ds_last_error());
+    return NULL;
+}
+
+static void test_the_last_error_belongs_to_its_thread_and_outlives_successes(void **state) {
+    char before[1000];
+    int lengths[2];
+    ds_device d;
+    (void)state;
+    refused(ds_device_set(with_index(100)), DS_ERR_DEVICE_RANGE);
+    snprintf(before, sizeof before, "%s", ds_last_error());
+    join(spawn(find_no_error_then_make_one, lengths));
+    assert_int_equal(lengths[0], 0);
+    assert_true(lengths[1] > 0);
+    ok(ds_device_get(&d));
+    assert_string_equal(ds_last_error(), before);
+}
+
+/* ---- backends ---- */
+
+static void test_backends_say_what_they_have_or_why_not(void **state) {
+    static const char *const names[] = { "cuda", "cpu" };
+    static const ds_device_type types[] = { DS_DEVICE_CUDA, DS_DEVICE_CPU };
+    (void)state;
+    for (int i = 0; i < DS_BACKEND_COUNT; i++) {
+        ds_backend_info info;
+        int count;
+        ok(ds_backend_get(i, &info));
+        ok(ds_device_count(types[i], &count));
+        assert_string_equal(info.name, names[i]);
+        assert_int_equal(info.type, types[i]);
+        assert_int_equal(info.device_count, count);
+        assert_int_equal(info.available, count > 0);
+        assert_non_null(strchr(info.reason, ' '));
+    }
+}
+
+static void test_backends_of_other_numbers_are_refused(void **state) {
+    ds_backend_info info;
+    (void)state;
+    refused(ds_backend_get(-1, &info), DS_ERR_INVALID_VALUE);
+    refused(ds_backend_get(DS_BACKEND_COUNT, &info), DS_ERR_INVALID_VALUE);
+    refused(ds_backend_get(0, NULL), DS_ERR_INVALID_VALUE);
+}
+
+static void test_the_report_has_a_line_per_backend_and_fits_any_size(void **state) {
+    char text[1000], small[8];
+    int lines = 1;
+    (void)state;
+    ok(ds_backend_report(text, sizeof text));
+    size_t length = strlen(text);
+    assert_true(length > 0);
+    for (size_t i = 0; i + 1 < length; i++) lines += text[i] == '\n';
+    assert_int_equal(lines, DS_BACKEND_COUNT);
+    assert_non_null(strstr(text, "cuda"));
+    assert_non_null(strstr(text, "cpu"));
+    memset(small, 'x', sizeof small);
+    ok(ds_backend_report(small, 5));
+    assert_memory_equal(small, text, 4);
+    assert_int_equal(small[4], 0);
+    assert_int_equal(small[5], 'x');
+    refused(ds_backend_report(NULL, 100), DS_ERR_INVALID_VALUE);
+    refused(ds_backend_report(text, 0), DS_ERR_INVALID_VALUE);
+}
+
+/* ---- counts and names ---- */
+
+static void test_device_counts_go_by_type(void **state) {
+    int of_type, of_current, none = 5;
+    (void)state;
+    ok(ds_device_set(harness_device(0)));
+    ok(ds_device_count(DS_DEVICE_CURRENT, &of_current));
+    assert_int_equal(of_current, harness_device_count());
+    ok(ds_device_count(DS_DEVICE_CPU, &of_type));
+    assert_true(of_type >= 1);
+    ok(ds_device_count((ds_device_type)77, &none));
+    assert_int_equal(none, 0);
+    refused(ds_device_count(DS_DEVICE_CPU, NULL), DS_ERR_INVALID_VALUE);
+}
+
+static void test_device_names_are_read(void **state) {
+    static const struct { const char *text; int type, index; } names[] = {
+        { "cpu", DS_DEVICE_CPU, 0 },         { "cpu:0", DS_DEVICE_CPU, 0 },       { "CPU:0", DS_DEVICE_CPU, 0 },
+        { "Cpu", DS_DEVICE_CPU, 0 },         { "  cpu:0", DS_DEVICE_CPU, 0 },     { "cpu:0  ", DS_DEVICE_CPU, 0 },
+        { "\tcpu\t", DS_DEVICE_CPU, 0 },     { "custom_cpu", DS_DEVICE_CPU, 0 },  { " custom_cpu:0 ", DS_DEVICE_CPU, 0 },
+        { "host", DS_DEVICE_HOST, 0 },       { "HOST", DS_DEVICE_HOST, 0 },       { "host:0", DS_DEVICE_HOST, 0 },
+        { "cpu:1", DS_DEVICE_CPU, 1 },       { "custom_cpu:1", DS_DEVICE_CPU, 1 },
+    };
+    int count;
+    (void)state;
+    ok(ds_device_set(ds_cpu(0)));
+    ok(ds_device_count(DS_DEVICE_CPU, &count));
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        ds_device d = { 99, 99 };
+        if (names[i].index >= count) continue;
+        ok(ds_device_parse(names[i].text, &d));
+        assert_int_equal(d.type, names[i].type);
+        assert_int_equal(d.index, names[i].index);
+    }
+}
+
+static void test_malformed_device_names_are_refused(void **state) {
+    static const char *const names[] = {
+        "", " ", "\t", ":", ":0", "0", "-1", "cpu:", "cpu: ", "cpu:-1", "cpu:+1", "cpu:0abc", "cpu:abc", "cpu:0x1", "cpu 0",
+        "cpu: 0", "cpu :0", "cpu:0:0", "cpu::0", "cpu:0.0", "cpu0", "cpux", "cpu,cpu", "cp", "c", "gpu1", "gpu:", "gpu:-1",
+        "gpu:0abc", "cuda:", "cuda1", "cuda:-1", "cuda:0 1", "Custom_cpu", "CUSTOM_CPU:0", "custom_cpu:", "custom_cpu1",
+        "custom", "hosts", "host:", "host:-1", "xla", "mtia:0", "undefined_device", "cpu:0\n\n0", "\xff\xfe",
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        ds_device d = { 99, 99 };
+        ds_result r = ds_device_parse(names[i], &d);
+        if (r != DS_ERR_INVALID_DEVICE) fail_msg("\"%s\" gives %s", names[i], ds_result_name(r));
+        harness_sentence(ds_last_error(), names[i]);
+        assert_true(same(d, nothing));
+    }
+}
+
+static void test_device_names_without_a_device_behind_them_are_refused(void **state) {
+    ds_device d = { 99, 99 };
+    int cuda, cpu;
+    char range[40];
+    (void)state;
+    ok(ds_device_count(DS_DEVICE_CUDA, &cuda));
+    ok(ds_device_count(DS_DEVICE_CPU, &cpu));
+    refused(ds_device_parse("cpu:100", &d), DS_ERR_DEVICE_RANGE);
+    assert_true(same(d, nothing));
+    snprintf(range, sizeof range, "%d", cpu); /* the message says how many there are */
+    assert_non_null(strstr(ds_last_error(), range));
+    refused(ds_device_parse("custom_cpu:2147483647", &d), DS_ERR_DEVICE_RANGE);
+    refused_any(ds_device_parse("cpu:99999999999999999999", &d));
+    refused_any(ds_device_parse("cpu:4294967296", &d));
+    refused_any(ds_device_parse("host:1", &d));
+    /* never a silent fallback */
+    if (cuda) {
+        refused(ds_device_parse("cuda:1000", &d), DS_ERR_DEVICE_RANGE);
+    } else {
+        refused(ds_device_parse("cuda", &d), DS_ERR_NO_DEVICE);
+        refused(ds_device_parse("gpu:0", &d), DS_ERR_NO_DEVICE);
+        refused(ds_device_parse(" CUDA:5 ", &d), DS_ERR_NO_DEVICE);
+    }
+    assert_true(same(d, nothing));
+    refused(ds_device_parse(NULL, &d), DS_ERR_INVALID_VALUE);
+    refused(ds_device_parse("cpu", NULL), DS_ERR_INVALID_VALUE);
+}
+
+static void test_a_name_without_an_index_means_the_current_one(void **state) {
+    char name[DS_DEVICE_NAME_SIZE];
+    ds_device d;
+    (void)state;
+    ok(ds_device_set(harness_device(1)));
+    ok(ds_device_print(nothing, name, sizeof name));
+    *strchr(name, ':') = 0;
+    ok(ds_device_parse(name, &d));
+    assert_true(same(d, harness_device(1)));
+    ok(ds_device_set(harness_device(0)));
+    ok(ds_device_parse(name, &d));
+    assert_true(same(d, harness_device(0)));
+}
+
+static void test_names_are_printed_as_they_are_read(void **state) {
+    char name[DS_DEVICE_NAME_SIZE], again[DS_DEVICE_NAME_SIZE];
+    ds_device d;
+    (void)state;
+    for (int i = 0; i < harness_device_count(); i++) {
+        ok(ds_device_print(harness_device(i), name, sizeof name));
+        ok(ds_device_parse(name, &d));
+        assert_true(same(d, harness_device(i)));
+    }
+    ok(ds_device_print(ds_cpu(0), name, sizeof name));
+    assert_string_equal(name, "cpu:0");
+    ok(ds_device_print(host(), name, sizeof name));
+    assert_string_equal(name, "host");
+    ok(ds_device_set(harness_device(1)));
+    ok(ds_device_print(nothing, name, sizeof name));
+    ok(ds_device_print(harness_device(1), again, sizeof again));
+    assert_string_equal(name, again);
+}
+
+static void test_print_refuses_small_buffers_and_what_is_no_device(void **state) {
+    char name[DS_DEVICE_NAME_SIZE] = "untouched";
+    (void)state;
+    ok(ds_device_print(ds_cpu(0), name, 6));
+    assert_string_equal(name, "cpu:0");
+    refused(ds_device_print(ds_cpu(0), name, 5), DS_ERR_INVALID_VALUE);
+    refused(ds_device_print(ds_cpu(0), name, 0), DS_ERR_INVALID_VALUE);
+    refused(ds_device_print(ds_cpu(0), NULL, sizeof name), DS_ERR_INVALID_VALUE);
+    refused(ds_device_print(unknown_type(), name, sizeof name), DS_ERR_INVALID_DEVICE);
+    assert_string_equal(name, "");
+}
+
+/* ---- the current device ---- */
+
+static void test_set_and_get_agree(void **state) {
+    (void)state;
+    for (int i = harness_device_count() - 1; i >= 0; i--) {
+        ok(ds_device_set(harness_device(i)));
+        assert_true(same(current(), harness_device(i)));
+        ok(ds_device_set(harness_device(i)));
+        assert_true(same(current(), harness_device(i)));
+    }
+    refused(ds_device_get(NULL), DS_ERR_INVALID_VALUE);
+}
+
+static void test_a_zeroed_device_or_a_negative_index_sets_nothing(void **state) {
+    (void)state;
+    ok(ds_device_set(harness_device(1)));
+    ok(ds_device_set(nothing));
+    ok(ds_device_set(with_index(-1)));
+    ok(ds_device_set((ds_device){ DS_DEVICE_CURRENT, -1 }));
+    assert_true(same(current(), harness_device(1)));
+    ok(ds_device_push(nothing));
+    assert_true(same(current(), harness_device(1)));
+    ok(ds_device_push(with_index(-5)));
+    assert_true(same(current(), harness_device(1)));
+    ok(ds_device_pop());
+    ok(ds_device_pop());
+    assert_true(same(current(), harness_device(1)));
+}
+
+static void test_devices_that_are_not_there_are_not_set(void **state) {
+    int cuda;
+    (void)state;
+    ok(ds_device_count(DS_DEVICE_CUDA, &cuda));
+    ok(ds_device_set(harness_device(1)));
+    refused(ds_device_set(with_index(100)), DS_ERR_DEVICE_RANGE);
+    refused(ds_device_set(with_index(harness_device_count())), DS_ERR_DEVICE_RANGE);
+    refused(ds_device_set(unknown_type()), DS_ERR_INVALID_DEVICE);
+    refused_any(ds_device_set(host()));
+    if (!cuda) refused(ds_device_set(ds_cuda(0)), DS_ERR_NO_DEVICE);
+    assert_true(same(current(), harness_device(1)));
+}
+
+static void test_a_push_that_fails_leaves_no_frame(void **state) {
+    (void)state;
+    ok(ds_device_set(harness_device(0)));
+    refused(ds_device_push(with_index(100)), DS_ERR_DEVICE_RANGE);
+    refused(ds_device_push(unknown_type()), DS_ERR_INVALID_DEVICE);
+    refused(ds_device_pop(), DS_ERR_ILLEGAL_STATE);
+    ok(ds_device_push(harness_device(1)));
+    assert_true(same(current(), harness_device(1)));
+    ok(ds_device_pop());
+    assert_true(same(current(), harness_device(0)));
+}
+
+static void test_pop_restores_the_device_at_entry_whatever_was_set_inside(void **state) {
+    ds_device zero = harness_device(0), one = harness_device(1);
+    (void)state;
+    ok(ds_device_set(one));
+    ok(ds_device_push(zero));
+    ok(ds_device_push(one));
+    ok(ds_device_set(zero));
+    ok(ds_device_pop());
+    assert_true(same(current(), zero));
+    ok(ds_device_set(one));
+    ok(ds_device_set(zero));
+    ok(ds_device_pop());
+    assert_true(same(current(), one));
+    refused(ds_device_pop(), DS_ERR_ILLEGAL_STATE);
+    assert_true(same(current(), one));
+}
+
+static void test_frames_nest_deeply(void **state) {
+    enum { DEPTH = 1000 };
+    (void)state;
+    ok(ds_device_set(harness_device(1)));
+    for (int i = 0; i < DEPTH; i++) ok(ds_device_push(harness_device(i)));
+    for (int i = DEPTH - 1; i >= 0; i--) {
+        assert_true(same(current(), harness_device(i)));
+        ok(ds_device_pop());
+    }
+    assert_true(same(current(), harness_device(1)));
+}
+
+static int leave_a_scope_by_return(ds_device d) {
+    DS_DEVICE_SCOPE(d) {
+        if (same(current(), d)) return 1;
+    }
+    return 0;
+}
+
+static void test_a_device_scope_is_left_however_the_block_is(void **state) {
+    ds_device zero = harness_device(0), one = harness_device(1);
+    int entered = 0;
+    (void)state;
+    ok(ds_device_set(zero));
+    DS_DEVICE_SCOPE(one) {
+        assert_true(same(current(), one));
+        entered++;
+        DS_DEVICE_SCOPE(zero) {
+            assert_true(same(current(), zero));
+            entered++;
+            ok(ds_device_set(one));
+        }
+        assert_true(same(current(), one));
+    }
+    assert_true(same(current(), zero));
+    assert_int_equal(entered, 2);
+    DS_DEVICE_SCOPE(one) {
+        if (entered) break;
+        fail();
+    }
+    assert_true(same(current(), zero));
+    DS_DEVICE_SCOPE(one) {
+        if (entered) continue;
+        fail();
+    }
+    assert_true(same(current(), zero));
+    DS_DEVICE_SCOPE(one) {
+        if (entered) goto out;
+        fail();
+    }
+out:
+    assert_true(same(current(), zero));
+    assert_int_equal(leave_a_scope_by_return(one), 1);
+    assert_true(same(current(), zero));
+    DS_DEVICE_SCOPE(nothing) {
+        assert_true(same(current(), zero));
+        entered++;
+    }
+    assert_int_equal(entered, 3);
+    refused(ds_device_pop(), DS_ERR_ILLEGAL_STATE);
+}
+
+static void test_a_scope_of_a_missing_device_is_not_entered(void **state) {
+    (void)state;
+    ok(ds_device_set(harness_device(0)));
+    DS_DEVICE_SCOPE(with_index(100)) fail();
+    harness_sentence(ds_last_error(), "DS_DEVICE_SCOPE");
+    assert_true(same(current(), harness_device(0)));
+    refused(ds_device_pop(), DS_ERR_ILLEGAL_STATE);
+}
+
+typedef struct visitor {
+    _Atomic int turn; /* even: the test's, odd: the thread's */
+    ds_device first, mine;
+    ds_result lone_pop;
+} visitor;
+
+static void take_turn(visitor *v, int turn) {
+    while (v->turn < turn) harness_nap();
+}
+
+static ds_device current_there(void) {
+    ds_device d;
+    ok_thread(ds_device_get(&d));
+    return d;
+}
+
+static void *visit(void *user) {
+    visitor *v = user;
+    v->first = current_there();
+    v->lone_pop = ds_device_pop();
+    ok_thread(ds_device_push(v->mine));
+    v->turn = 1;
+    take_turn(v, 2);
+    int kept = same(current_there(), v->mine);
+    ok_thread(ds_device_pop());
+    if (!kept || !same(current_there(), v->first)) v->lone_pop = DS_OK;
+    v->turn = 3;
+    return NULL;
+}
+
+static void test_two_threads_have_devices_and_frames_of_their_own(void **state) {
+    (void)state;
+    ok(ds_device_set(harness_device(1)));
+    ok(ds_device_push(harness_device(1)));
+    visitor v = { .mine = harness_device(1) };
+    pthread_t thread = spawn(visit, &v);
+    take_turn(&v, 1);
+    assert_int_equal(v.first.index, 0); /* not inherited */
+    assert_true(same(current(), harness_device(1)));
+    ok(ds_device_set(harness_device(0)));
+    v.turn = 2;
+    take_turn(&v, 3);
+    join(thread);
+    assert_true(same(current(), harness_device(0)));
+    ok(ds_device_pop());
+    assert_true(same(current(), harness_device(1)));
+    assert_int_equal(v.lone_pop, DS_ERR_ILLEGAL_STATE);
+}
+
+/* ---- properties ---- */
+
+static void test_properties_are_the_same_by_every_way_to_name_the_device(void **state) {
+    ds_device_properties by_name, by_zero;
+    (void)state;
+    for (int i = 0; i < harness_device_count(); i++) {
+        ok(ds_device_set(harness_device(i)));
+        memset(&by_name, 0, sizeof by_name);
+        memset(&by_zero, 0, sizeof by_zero);
+        ok(ds_device_get_properties(harness_device(i), &by_name));
+        ok(ds_device_get_properties(nothing, &by_zero));
+        assert_string_equal(by_name.name, by_zero.name);
+        assert_int_equal(by_name.major, by_zero.major);
+        assert_int_equal(by_name.minor, by_zero.minor);
+        assert_int_equal(by_name.total_memory, by_zero.total_memory);
+        assert_int_equal(by_name.multiprocessors, by_zero.multiprocessors);
+        assert_int_equal(by_name.unified_addressing, by_zero.unified_addressing);
+        assert_string_equal(by_name.pci, by_zero.pci);
+        assert_memory_equal(by_name.uuid, by_zero.uuid, 16);
+        assert_true(by_name.name[0] && by_name.total_memory > 0 && by_name.multiprocessors > 0);
+    }
+}
+
+static void test_a_cpu_device_has_no_capability_and_no_bus(void **state) {
+    ds_device_properties p;
+    (void)state;
+    if (!harness_is_cpu()) skip();
+    ok(ds_device_get_properties(harness_device(0), &p));
+    assert_int_equal(p.major, 0);
+    assert_int_equal(p.minor, 0);
+    assert_string_equal(p.pci, "");
+    assert_int_equal(p.unified_addressing, 1);
+}
+
+static void test_uuids_differ_and_print_as_36_characters(void **state) {
+    ds_device_properties a, b;
+    char text[40];
+    (void)state;
+    ok(ds_device_get_properties(harness_device(0), &a));
+    ok(ds_uuid_print(a.uuid, text, 37));
+    assert_int_equal(strlen(text), 36);
+    for (int i = 0; i < 36; i++)
+        if (i == 8 || i == 13 || i == 18 || i == 23) assert_int_equal(text[i], '-');
+        else assert_true(isxdigit((unsigned char)text[i]));
+    if (harness_device_count() > 1) {
+        ok(ds_device_get_properties(harness_device(1), &b));
+        assert_memory_not_equal(a.uuid, b.uuid, 16);
+    }
+    static const unsigned char known[16] = { 0x00, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77,
+                                             0x88, 0x99, 0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0xff };
+    ok(ds_uuid_print(known, text, sizeof text));
+    assert_string_equal(text, "00112233-4455-6677-8899-aabbccddeeff");
+    refused(ds_uuid_print(a.uuid, text, 36), DS_ERR_INVALID_VALUE);
+    refused(ds_uuid_print(a.uuid, NULL, 37), DS_ERR_INVALID_VALUE);
+    refused(ds_uuid_print(NULL, text, 37), DS_ERR_INVALID_VALUE);
+}
+
+static void test_functions_of_a_device_refuse_what_is_none(void **state) {
+    (void)state;
+    const ds_device wrong[] = { with_index(100), with_index(-1), unknown_type(), host() };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        ds_device d = wrong[i];
+        ds_device_properties p;
+        size_t free_bytes = 1, total = 1;
+        int yes = 1, least = 7, greatest = 7;
+        memset(&p, 1, sizeof p);
+        refused_any(ds_device_get_properties(d, &p));
+        assert_true(p.total_memory == 0 && p.name[0] == 0);
+        refused_any(ds_device_memory_info(d, &free_bytes, &total));
+        assert_true(free_bytes == 0 && total == 0);
+        refused_any(ds_device_synchronize(d));
+        refused_any(ds_device_reset(d));
+        refused_any(ds_device_can_access_peer(d, harness_device(0), &yes));
+        assert_int_equal(yes, 0);
+        refused_any(ds_device_can_access_peer(harness_device(0), d, &yes));
+        refused_any(ds_device_priority_range(d, &least, &greatest));
+        assert_true(least == 0 && greatest == 0);
+    }
+    refused(ds_device_synchronize(with_index(100)), DS_ERR_DEVICE_RANGE);
+    refused(ds_device_synchronize(unknown_type()), DS_ERR_INVALID_DEVICE);
+    refused(ds_device_get_properties(harness_device(0), NULL), DS_ERR_INVALID_VALUE);
+    refused(ds_device_can_access_peer(harness_device(0), harness_device(1), NULL), DS_ERR_INVALID_VALUE);
+}
+
+static void test_a_device_reaches_itself_and_questions_do_not_move_the_current_one(void **state) {
+    (void)state;
+    ok(ds_device_set(harness_device(0)));
+    for (int i = 0; i < harness_device_count(); i++)
+        for (int j = 0; j < harness_device_count(); j++) {
+            int yes = -1;
+            ok(ds_device_can_access_peer(harness_device(i), harness_device(j), &yes));
+            assert_true(yes == 1 || (yes == 0 && i != j));
+            if (harness_is_cpu()) assert_int_equal(yes, 1); /* the default */
+        }
+    assert_true(same(current(), harness_device(0)));
+}
+
+static void test_the_priority_range_goes_from_zero_to_a_negative_number(void **state) {
+    int least = 7, greatest = 7;
+    (void)state;
+    ok(ds_device_priority_range(harness_device(1), &least, &greatest));
+    assert_int_equal(least, 0);
+    assert_true(greatest < 0);
+    if (harness_is_cpu()) assert_int_equal(greatest, -5);
+}
+
+/* ---- memory information ---- */
+
+static void test_memory_info_is_two_positive_numbers(void **state) {
+    size_t free_bytes = 0, total = 0, again = 0;
+    (void)state;
+    ok(ds_device_memory_info(nothing, &free_bytes, &total));
+    assert_true(free_bytes > 0 && total > 0 && free_bytes <= total);
+    ok(ds_device_memory_info(harness_device(0), NULL, &again));
+    assert_int_equal(again, total);
+    ok(ds_device_memory_info(harness_device(0), &free_bytes, NULL));
+    ok(ds_device_memory_info(harness_device(0), NULL, NULL));
+}
+
+static void test_an_allocation_takes_from_its_own_device_only(void **state) {
+    enum { BYTES = 8 << 20 };
+    size_t before[2], during[2], after[2], total[2], total_during[2];
+    void *p;
+    (void)state;
+    if (harness_device_count() < 2) skip();
+    ok(ds_device_set(harness_device(0))); /* device 1 is not the current one */
+    for (int target = 0; target < 2; target++) {
+        for (int i = 0; i < 2; i++) ok(ds_device_memory_info(harness_device(i), &before[i], &total[i]));
+        ok(ds_alloc(harness_device(target), BYTES, &p));
+        for (int i = 0; i < 2; i++) ok(ds_device_memory_info(harness_device(i), &during[i], &total_during[i]));
+        ok(ds_free(p));
+        for (int i = 0; i < 2; i++) ok(ds_device_memory_info(harness_device(i), &after[i], NULL));
+        assert_true(before[target] - during[target] >= BYTES && before[target] > during[target]);
+        assert_int_equal(during[1 - target], before[1 - target]);
+        assert_int_equal(after[target], before[target]);
+        assert_int_equal(total_during[0], total[0]);
+        assert_int_equal(total_during[1], total[1]);
+    }
+}
+
+/* ---- synchronize and reset ---- */
+
+static void test_device_synchronize_takes_every_way_to_name_the_device(void **state) {
+    char name[DS_DEVICE_NAME_SIZE];
+    ds_device d;
+    (void)state;
+    ok(ds_device_set(harness_device(0)));
+    ok(ds_device_synchronize(nothing));
+    ok(ds_device_synchronize(harness_device(0)));
+    ok(ds_device_print(harness_device(1), name, sizeof name));
+    ok(ds_device_parse(name, &d));
+    ok(ds_device_synchronize(d));
+    if (harness_is_cpu()) {
+        ok(ds_device_parse("custom_cpu", &d));
+        ok(ds_device_synchronize(d));
+    }
+    assert_true(same(current(), harness_device(0)));
+}
+
+static void test_device_synchronize_covers_all_kinds_of_streams(void **state) {
+    uint64_t h[4] = { 0 };
+    ds_stream s[4];
+    (void)state;
+    s[0] = harness_stream(0, DS_STREAM_NON_BLOCKING);
+    s[1] = harness_stream(0, DS_STREAM_BLOCKING);
+    ok(ds_stream_per_thread(harness_device(0), &s[2]));
+    ok(ds_stream_legacy(harness_device(0), &s[3]));
+    for (int i = 0; i < 4; i++) {
+        gate g = { 0 };
+        h[i] = 1;
+        ok(ds_launch_host_func(s[i], gate_fn, &g, NULL));
+        fold(s[i], &h[i], 5);
+        gate_open(&g);
+        ok(ds_device_synchronize(harness_device(0)));
+        assert_int_equal(h[i], fold_host(1, 5));
+        ok(ds_stream_query(s[i]));
+    }
+    ok(ds_stream_destroy(s[0]));
+    ok(ds_stream_destroy(s[1]));
+}
+
+static void test_device_synchronize_does_not_wait_for_another_device(void **state) {
+    gate g = { 0 };
+    (void)state;
+    if (harness_device_count() < 2) skip();
+    ds_stream other = harness_stream(1, DS_STREAM_BLOCKING);
+    ok(ds_device_set(harness_device(1)));
+    ok(ds_launch_host_func(other, gate_fn, &g, NULL));
+    ok(ds_device_synchronize(harness_device(0))); /* a hang here is the failure */
+    assert_true(same(current(), harness_device(1)));
+    assert_int_equal(ds_stream_query(other), DS_NOT_READY);
+    gate_open(&g);
+    ok(ds_device_synchronize(nothing));
+    ok(ds_stream_query(other));
+    ok(ds_stream_destroy(other));
+}
+
+static void test_reset_of_a_healthy_device_drains_it_and_keeps_its_streams(void **state) {
+    uint64_t h = 3;
+    (void)state;
+    if (!harness_is_cpu()) {
+        refused(ds_device_reset(harness_device(0)), DS_ERR_UNSUPPORTED);
+        return;
+    }
+    ds_stream s = harness_stream(0, DS_STREAM_NON_BLOCKING);
+    for (uint64_t i = 0; i < 100; i++) fold(s, &h, i);
+    ok(ds_device_reset(harness_device(0)));
+    uint64_t want = 3;
+    for (uint64_t i = 0; i < 100; i++) want = fold_host(want, i);
+    assert_int_equal(h, want);
+    fold(s, &h, 7);
+    ok(ds_stream_synchronize(s));
+    assert_int_equal(h, fold_host(want, 7));
+    ok(ds_stream_destroy(s));
+}
+
+/* ---- initialisation ---- */
+
+/* The environment is put back before a test can fail, so that the next test finds the devices it expects. */
+static int cpu_devices_with(const char *value, int *first_index) {
+    char before[20];
+    const char *old = getenv("DEVSTREAM_CPU_DEVICES");
+    int count = -1;
+    ds_device d = { 0, -1 };
+    snprintf(before, sizeof before, "%s", old ? old : "");
+    harness_shutdown();
+    setenv("DEVSTREAM_CPU_DEVICES", value, 1);
+    ds_result counted = ds_device_count(DS_DEVICE_CPU, &count), got = ds_device_get(&d), down = ds_shutdown();
+    if (old) setenv("DEVSTREAM_CPU_DEVICES", before, 1);
+    else unsetenv("DEVSTREAM_CPU_DEVICES");
+    ok(counted);
+    ok(got);
+    ok(down);
+    *first_index = d.index;
+    return count;
+}
+
+static void test_the_environment_is_read_at_the_first_call_not_before(void **state) {
+    int first;
+    (void)state;
+    if (!harness_is_cpu()) skip();
+    ok(ds_device_set(harness_device(1)));
+    assert_int_equal(cpu_devices_with("3", &first), 3);
+    assert_int_equal(first, 0); /* a fresh start: nothing is left of the device that was set */
+    assert_int_equal(cpu_devices_with("1", &first), 1);
+    /* and it is not read again */
+    int count = harness_device_count(), again;
+    char before[20];
+    snprintf(before, sizeof before, "%s", getenv("DEVSTREAM_CPU_DEVICES"));
+    setenv("DEVSTREAM_CPU_DEVICES", "5", 1);
+    again = harness_device_count();
+    setenv("DEVSTREAM_CPU_DEVICES", before, 1);
+    assert_int_equal(again, count);
+}
+
+static void test_init_configures_the_first_use_and_is_refused_after_it(void **state) {
+    struct ds_cpu_desc cpu = { .devices = 4 };
+    int count = 0;
+    (void)state;
+    if (!harness_is_cpu()) skip();
+    harness_shutdown();
+    ok(ds_init(&(ds_init_desc){ .cpu = &cpu }));
+    ds_result counted = ds_device_count(DS_DEVICE_CPU, &count), late = ds_init(NULL);
+    ok(ds_shutdown());
+    ok(counted);
+    assert_int_equal(count, 4);
+    assert_int_equal(late, DS_ERR_ILLEGAL_STATE);
+    ok(ds_init(NULL));
+    ok(ds_shutdown());
+}
+
+static void test_init_refuses_wrong_descriptions_and_changes_nothing(void **state) {
+    struct ds_cpu_desc many = { .devices = 65 }, negative = { .devices = -1 }, workers = { .workers = 257 };
+    (void)state;
+    if (!harness_is_cpu()) skip();
+    harness_shutdown();
+    ds_result r[] = {
+        ds_init(&(ds_init_desc){ .layers = "no_such_layer" }), ds_init(&(ds_init_desc){ .flags = 1u << 20 }),
+        ds_init(&(ds_init_desc){ .cpu = &many }),              ds_init(&(ds_init_desc){ .cpu = &negative }),
+        ds_init(&(ds_init_desc){ .cpu = &workers }),           ds_init(&(ds_init_desc){ .allocator.free_fn = NULL, .allocator.alloc_fn = NULL }),
+    };
+    ds_result down = ds_shutdown();
+    for (int i = 0; i < 5; i++)
+        if (r[i] != DS_ERR_INVALID_VALUE) fail_msg("description %d gives %s", i, ds_result_name(r[i]));
+    assert_int_equal(r[5], DS_OK);
+    ok(down);
+    int want = atoi(getenv("DEVSTREAM_CPU_DEVICES"));
+    assert_int_equal(harness_device_count(), want);
+}
+
+static void test_shutdown_may_be_called_twice_and_voids_the_handles(void **state) {
+    (void)state;
+    ds_stream s = harness_stream(0, DS_STREAM_NON_BLOCKING);
+    ds_event e;
+    ok(ds_event_create(0, NULL, &e));
+    ok(ds_event_destroy(e));
+    ok(ds_stream_destroy(s));
+    harness_shutdown();
+    ok(ds_shutdown());
+    refused(ds_stream_query(s), DS_ERR_INVALID_HANDLE);
+    refused(ds_event_query(e), DS_ERR_INVALID_HANDLE);
+    ds_stream t = harness_stream(0, DS_STREAM_NON_BLOCKING);
+    assert_int_not_equal(t.id, s.id);
+    refused(ds_stream_query(s), DS_ERR_INVALID_HANDLE);
+    ok(ds_stream_destroy(t));
+}
+
+typedef struct leak_log { int items, by_label; } leak_log;
+
+static void count_leaks(const ds_log_item *item, void *user) {
+    leak_log *log = user;
+    if (item->level != DS_LOG_WARNING) return;
+    log->items++;
+    if (strstr(item->text, "left-stream") || strstr(item->text, "left-event")) log->by_label++;
+}
+
+static void test_shutdown_reports_by_label_what_was_not_destroyed(void **state) {
+    leak_log log = { 0, 0 };
+    ds_event e;
+    ds_stream s;
+    (void)state;
+    harness_shutdown();
+    ok(ds_init(&(ds_init_desc){ .log_fn = count_leaks, .log_user = &log }));
+    ds_result made = ds_stream_create(&(ds_stream_desc){ .label = "left-stream" }, &s);
+    ds_result made_too = ds_event_create(0, "left-event", &e);
+    ok(ds_shutdown());
+    ok(made);
+    ok(made_too);
+    assert_int_equal(log.by_label, 2);
+    assert_int_equal(log.items, 2);
+}
+
+/* Lines that have no meaning here: peers 37 (part), 44: what is not a stream is a compile error in C; the rest of them is
+   in test_current.c. torch 5: "Expected a cuda device" is a matter of types of devices; a wrong string is here. */
+
+const struct CMUnitTest tests_devices[] = {
+    DS_TEST(test_every_result_has_a_name_and_a_text, "torch 6"),
+    DS_TEST(test_an_error_names_the_line_and_the_function_that_was_called, "peers a.6"),
+    DS_TEST(test_a_plain_call_does_not_inherit_the_line_of_the_call_before, "peers a.6"),
+    DS_TEST(test_the_last_error_belongs_to_its_thread_and_outlives_successes, "peers a.6"),
+    DS_TEST(test_backends_say_what_they_have_or_why_not, "devices"),
+    DS_TEST(test_backends_of_other_numbers_are_refused, "devices"),
+    DS_TEST(test_the_report_has_a_line_per_backend_and_fits_any_size, "devices"),
+    DS_TEST(test_device_counts_go_by_type, "peers 59"),
+    DS_TEST(test_device_names_are_read, "peers a.5 37 46"),
+    DS_TEST(test_malformed_device_names_are_refused, "peers a.5 59, torch 5"),
+    DS_TEST(test_device_names_without_a_device_behind_them_are_refused, "peers a.5 26 59, torch 5"),
+    DS_TEST(test_a_name_without_an_index_means_the_current_one, "peers a.5"),
+    DS_TEST(test_names_are_printed_as_they_are_read, "peers a.5"),
+    DS_TEST(test_print_refuses_small_buffers_and_what_is_no_device, "peers a.5"),
+    DS_TEST(test_set_and_get_agree, "peers 21, torch 10"),
+    DS_TEST(test_a_zeroed_device_or_a_negative_index_sets_nothing, "peers 31, torch 9"),
+    DS_TEST(test_devices_that_are_not_there_are_not_set, "peers 24 26 59"),
+    DS_TEST(test_a_push_that_fails_leaves_no_frame, "peers 24"),
+    DS_TEST(test_pop_restores_the_device_at_entry_whatever_was_set_inside, "peers 22, torch 10 11"),
+    DS_TEST(test_frames_nest_deeply, "peers 21"),
+    DS_TEST(test_a_device_scope_is_left_however_the_block_is, "peers 21 22 31, torch 9 10 11"),
+    DS_TEST(test_a_scope_of_a_missing_device_is_not_entered, "peers 24"),
+    DS_TEST(test_two_threads_have_devices_and_frames_of_their_own, "peers 23"),
+    DS_TEST(test_properties_are_the_same_by_every_way_to_name_the_device, "torch 1 2 3"),
+    DS_TEST(test_a_cpu_device_has_no_capability_and_no_bus, "torch 2 3"),
+    DS_TEST(test_uuids_differ_and_print_as_36_characters, "torch 4"),
+    DS_TEST(test_functions_of_a_device_refuse_what_is_none, "peers 59, torch 12"),
+    DS_TEST(test_a_device_reaches_itself_and_questions_do_not_move_the_current_one, "devices"),
+    DS_TEST(test_the_priority_range_goes_from_zero_to_a_negative_number, "peers b.11, torch 24"),
+    DS_TEST(test_memory_info_is_two_positive_numbers, "peers 25"),
+    DS_TEST(test_an_allocation_takes_from_its_own_device_only, "torch 13 14"),
+    DS_TEST(test_device_synchronize_takes_every_way_to_name_the_device, "peers 38 46, torch 12"),
+    DS_TEST(test_device_synchronize_covers_all_kinds_of_streams, "peers 52 b.2"),
+    DS_TEST(test_device_synchronize_does_not_wait_for_another_device, "peers 27"),
+    DS_TEST(test_reset_of_a_healthy_device_drains_it_and_keeps_its_streams, "devices"),
+    DS_TEST(test_the_environment_is_read_at_the_first_call_not_before, "torch 7 8"),
+    DS_TEST(test_init_configures_the_first_use_and_is_refused_after_it, "torch 7"),
+    DS_TEST(test_init_refuses_wrong_descriptions_and_changes_nothing, "initialisation"),
+    DS_TEST(test_shutdown_may_be_called_twice_and_voids_the_handles, "initialisation"),
+    DS_TEST(test_shutdown_reports_by_label_what_was_not_destroyed, "initialisation"),
+};
+const size_t tests_devices_count = sizeof tests_devices / sizeof *tests_devices;
