@@ -2012,6 +2012,10 @@ DSDEF ds_result (ds_stream_retain)(ds_stream stream) {
     if (!s) return DS_ERR_INVALID_HANDLE;
     ds_result r = DS_OK;
     int n = atomic_load(&s->owners);
+    if (s->kind != DS__STREAM_NEW) {
+        ds__stream_unpin(s);
+        return ds__fail(DS_ERR_INVALID_VALUE, "a default stream has no owners to add to");
+    }
     while (n > 0 && !atomic_compare_exchange_weak(&s->owners, &n, n + 1)) {}
     if (n <= 0) r = ds__fail(DS_ERR_INVALID_HANDLE, "the stream is being destroyed");
     ds__stream_unpin(s);
@@ -2173,7 +2177,8 @@ static ds_result ds__export(ds__stream *s, ds_stream_native *out) {
     if (!t) return DS_ERR_OUT_OF_MEMORY;
     out->device = s->device;
     if (s->kind == DS__STREAM_LEGACY || s->of_legacy) return DS_OK; /* handle 0 */
-    if (s->kind == DS__STREAM_PER_THREAD && t->own[ds__ordinal(s->device)].id == ds__handle(&s->slot)) {
+    ds_stream own = t->own[ds__ordinal(s->device)];
+    if (own.id && ((ds__stream *)(void *)ds__slot_at(&ds__g.streams, (uint32_t)own.id - 1))->native == s->native) {
         out->handle = (void *)(uintptr_t)2;
         return DS_OK;
     }
@@ -2214,12 +2219,12 @@ DSDEF ds_result (ds_stream_unwrap)(ds_stream stream, ds_stream_native *out) {
 /* The getters: pin, read, unpin. */
 #define DS__STREAM_GETTER(name, out, body) \
     DS__ENTER(name); \
-    DS__REQUIRE(out, "out is NULL"); \
     ds__stream *s = ds__stream_pin(stream); \
     if (!s) return DS_ERR_INVALID_HANDLE; \
-    body; \
+    ds_result r = (out) ? DS_OK : ds__stream_error(s, ds__fail(DS_ERR_INVALID_VALUE, "there is no room for the answer")); \
+    if (r == DS_OK) { body; } \
     ds__stream_unpin(s); \
-    return DS_OK
+    return r
 
 DSDEF ds_result (ds_stream_id)(ds_stream stream, uint64_t *out) {
     if (out) *out = 0;
@@ -2236,7 +2241,7 @@ DSDEF ds_result (ds_stream_flags)(ds_stream stream, unsigned *out) {
 DSDEF ds_result (ds_stream_priority)(ds_stream stream, int *out_effective, int *out_requested) {
     if (out_effective) *out_effective = 0;
     if (out_requested) *out_requested = 0;
-    DS__STREAM_GETTER("ds_stream_priority", out_effective || out_requested,
+    DS__STREAM_GETTER("ds_stream_priority", 1,
                       if (out_effective) *out_effective = s->priority;
                       if (out_requested) *out_requested = s->requested);
 }

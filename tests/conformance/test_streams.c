@@ -452,9 +452,10 @@ static void test_device_synchronize_waits_for_destroyed_streams_too(void **state
 }
 
 static void test_destroyed_streams_and_their_records_leave_nothing_behind(void **state) {
-    ds_cpu_stats before, after;
+    ds_cpu_stats start, before, after;
     (void)state;
     if (!harness_is_cpu()) skip();
+    ok(ds_cpu_get_stats(&start));
     for (int round = 0; round < 2; round++) { /* the first one is to warm up */
         ok(ds_cpu_get_stats(&before));
         for (int i = 0; i < 1000; i++) {
@@ -469,8 +470,8 @@ static void test_destroyed_streams_and_their_records_leave_nothing_behind(void *
     }
     uint64_t end = now_ns() + 10000000000u;
     do ok(ds_cpu_get_stats(&after));
-    while (after.streams > before.streams && now_ns() < end);
-    assert_int_equal(after.streams, before.streams);
+    while (after.streams > start.streams && now_ns() < end);
+    assert_true(after.streams <= start.streams); /* fewer when an earlier test's were still going */
     assert_true(after.queue_bytes <= before.queue_bytes + 65536);
 }
 
