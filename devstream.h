@@ -2041,14 +2041,15 @@ DSDEF ds_result (ds_stream_destroy)(ds_stream stream) {
     return r;
 }
 
-/* For errors that reach a stream: adds which one. */
-static ds_result ds__stream_error(const ds__stream *s, ds_result r) {
-    if (r >= 0 || !s->label) return r;
+/* Adds to an error's sentence which object it was about. */
+static ds_result ds__name_object(ds_result r, const char *what, const char *label) {
+    if (r >= 0 || !label) return r;
     ds__tls_block *t = &ds__tls;
     size_t n = strlen(t->error);
-    snprintf(t->error + n, sizeof t->error - n, " (stream \"%s\")", s->label);
+    snprintf(t->error + n, sizeof t->error - n, " (%s \"%s\")", what, label);
     return r;
 }
+static ds_result ds__stream_error(const ds__stream *s, ds_result r) { return ds__name_object(r, "stream", s->label); }
 
 static ds_result ds__stream_sync(ds_stream stream, uint64_t timeout_ns) {
     ds__stream *s = ds__stream_pin(stream);
@@ -2470,7 +2471,7 @@ static ds_result ds__record(ds__event *e, ds__stream *s) {
         r = ds__submit(s, &op);
     }
     if (r < 0 && first) atomic_store(&e->device, -1); /* it was not recorded */
-    return r;
+    return ds__name_object(r, "event", e->label);
 }
 
 DSDEF ds_result (ds_event_record)(ds_event event, ds_stream stream) {

@@ -32,9 +32,12 @@ int harness_setup(void **state) {
 }
 
 void harness_run(void **state) {
+    /* A test that fails leaves work behind that points into its frame: no later call may be as deep before it is drained. */
+    volatile char gap[256 << 10];
     const struct harness_test *test = *state;
+    gap[0] = 1;
     test->fn(state);
-    passed = 1; /* not reached when it failed: cmocka jumps out */
+    passed = gap[0]; /* not reached when it failed: cmocka jumps out */
 }
 
 static int type_under_test(void) { return harness_is_cpu() ? DS_DEVICE_CPU : DS_DEVICE_CUDA; }
@@ -86,6 +89,7 @@ void harness_nap(void) { nanosleep(&(struct timespec){ 0, 50000 }, NULL); }
 
 void gate_fn(void *pointer) {
     gate *g = pointer;
+    if (gates_void) return;
     g->entered++;
     while (!gates_void && !g->open) harness_nap();
 }
