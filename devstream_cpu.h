@@ -386,7 +386,7 @@ static void *ds__cpu_room(ds__cpu_stream *s, size_t bytes) {
     }
     void *at = b->data + s->tail_at;
     s->tail_at += (uint32_t)bytes;
-    ds__own_line(b->data + ((s->tail_at + 256) & (DS__CPU_BLOCK_BYTES - 1)));
+    ds__own_line((const char *)b + ((s->tail_at + 320) & (DS__CPU_BLOCK_BYTES - 1))); /* some operations ahead */
     return at;
 }
 
