@@ -958,6 +958,7 @@ typedef struct ds__table {
     void (*free_fn)(void *object);
     int (*may_free_fn)(void *object); /* NULL, or: 0 when something else still needs it */
     ds__lock lock;
+    uint32_t generation;       /* before that of a new slot: another one after each shutdown */
     uint32_t used, free_head, zombies;
     _Atomic(char *) chunk[25]; /* chunk i holds DS__FIRST_CHUNK << i objects */
 } ds__table;
@@ -997,8 +998,9 @@ static void *ds__table_add(ds__table *t) {
     ds__lock_give(&t->lock);
     if (slot) {
         memset((char *)slot + sizeof *slot, 0, t->element - sizeof *slot);
-        uint32_t generation = DS__GENERATION(atomic_load_explicit(&slot->word, memory_order_relaxed)) + 1;
-        if (generation == 0) generation = 1;
+        uint32_t generation = DS__GENERATION(atomic_load_explicit(&slot->word, memory_order_relaxed));
+        if (generation == 0) generation = t->generation; /* never used */
+        if (++generation == 0) generation = 1;
         atomic_store_explicit(&slot->word, DS__WORD(generation, DS__ALIVE, 1), memory_order_release);
     }
     return slot;
@@ -1439,6 +1441,7 @@ static ds_result ds__start(void) {
     ds__g.events = (ds__table){ .what = "event", .element = sizeof(ds__event), .free_fn = ds__event_free };
     ds__g.kernels = (ds__table){ .what = "kernel", .element = sizeof(ds__kernel), .free_fn = ds__kernel_free,
                                .may_free_fn = ds__kernel_may_free };
+    ds__g.streams.generation = ds__g.events.generation = ds__g.kernels.generation = ds__g.epoch << 20;
     memset(ds__g.backend, 0, sizeof ds__g.backend);
     ds__g.driver[0] = ds__g.driver[1] = NULL;
     ds__g.backend[0].name = "cuda";
