@@ -263,7 +263,8 @@ DSDEF DS_MUST_USE ds_result ds_device_memory_info(ds_device device, size_t *out_
 /** Blocks until all work of all streams of the device, as of the call, is done. Does not change the current device. */
 DSDEF DS_MUST_USE ds_result ds_device_synchronize(ds_device device);
 /** Clears the sticky failure of a CPU device: waits (blocks) until its streams are drained, after which they can be used
-    again. DS_ERR_UNSUPPORTED on CUDA, where only the process can start afresh. */
+    again. Events recorded in work that failed stay failed until they are recorded anew. DS_ERR_UNSUPPORTED on CUDA, where
+    only the process can start afresh. */
 DSDEF DS_MUST_USE ds_result ds_device_reset(ds_device device);
 /** 1 in *out when `device` can reach the memory of `peer` directly; a device can reach its own. Access is switched on
     by the first copy or the first such question; where it is 0, copies are staged through host memory. */
@@ -537,8 +538,8 @@ typedef struct ds_kernel {
 } ds_kernel;
 
 /** The CPU form: handles items first .. first+count-1 with the arguments given at launch. May be called for parts of the
-    range from several threads at once, like the threads of a GPU; a launch of one item is one call. Returns 0; anything
-    else fails the device, as a fault on a GPU does. */
+    range from several threads at once, like the threads of a GPU; a launch of one item is one call. args is the copy of the
+    struct, aligned to 16. Returns 0; anything else fails the device, as a fault on a GPU does. */
 typedef int (*ds_kernel_fn)(size_t first, size_t count, const void *args);
 
 /** What a parameter is. */
@@ -840,10 +841,13 @@ DS__SEAM static size_t ds__os_memory(void) {
     return pages > 0 && page > 0 ? (size_t)pages * (size_t)page : (size_t)1 << 30;
 }
 
-/* The library's threads take no signals: handlers run on the threads of the program. */
+/* The library's threads take no signals: handlers run on the threads of the program. Left open are the C library's own
+   (32 to 34: setuid asks every thread with one) and those of a fault, which belong to the thread that has it. */
 DS__SEAM static void ds__os_block_signals(void) {
-    uint64_t all = ~(uint64_t)0;
-    syscall(SYS_rt_sigprocmask, 2 /* SIG_SETMASK */, &all, NULL, sizeof all);
+    static const int open[] = { 32, 33, 34, 4 /* ILL */, 5 /* TRAP */, 6 /* ABRT */, 7 /* BUS */, 8 /* FPE */, 11 /* SEGV */, 31 /* SYS */ };
+    uint64_t set = ~(uint64_t)0;
+    for (size_t i = 0; i < sizeof open / sizeof open[0]; i++) set &= ~((uint64_t)1 << (open[i] - 1));
+    syscall(SYS_rt_sigprocmask, 2 /* SIG_SETMASK */, &set, NULL, sizeof set);
 }
 
 /* A lock for a few dozen instructions. A waiter yields, because on few processors the holder may be off the processor. */
@@ -1093,8 +1097,10 @@ static void ds__table_reap(ds__table *t) {
     while (list) {
         ds__slot *slot = ds__slot_at(t, list - 1);
         list = slot->next;
+        /* pins first: who is inside may turn its pin into a reference */
+        int keep = ds__is_pinned(slot);
         uint64_t word = atomic_load(&slot->word);
-        int keep = DS__REFS(word) != 0 || ds__is_pinned(slot) || (t->may_free_fn && !t->may_free_fn(slot));
+        keep = keep || DS__REFS(word) != 0 || (t->may_free_fn && !t->may_free_fn(slot));
         if (!keep) {
             t->free_fn(slot);
             atomic_store(&slot->word, DS__WORD(DS__GENERATION(word), DS__FREE, 0));
@@ -1143,7 +1149,9 @@ typedef struct ds__stream {
 typedef struct ds__event {
     ds__slot slot;
     _Atomic(void *) native;       /* the driver's event, made at the first record */
-    const ds__driver *driver;     /* all CPU today; of the first record */
+    ds__lock bind;                /* of the first record, and of one that fails */
+    _Atomic int recorded;         /* 1: a record has succeeded */
+    const ds__driver *driver;     /* of the first record; set before `native` */
     _Atomic int64_t device;       /* -1 unbound, else type << 32 | index */
     unsigned flags;
     char *label;
@@ -1172,7 +1180,10 @@ typedef struct ds__kernel {
 enum { DS__OP_JUMP = 0, DS__OP_KERNEL, DS__OP_COPY, DS__OP_FILL, DS__OP_HOST, DS__OP_CALLBACK, DS__OP_RECORD, DS__OP_WAIT,
        DS__OP_WAIT_STREAM };
 
-enum { DS__OP_STAGED = 1 }; /* copy: the devices cannot reach each other */
+enum {
+    DS__OP_STAGED = 1, /* copy: the devices cannot reach each other */
+    DS__OP_BLOCKS = 2  /* copy, fill: submit returns when it is done, because it touches pageable memory */
+};
 
 /* A piece of stream work: what the core hands to a driver, what the CPU driver queues, what a layer sees. */
 typedef struct ds__op {
@@ -1223,6 +1234,7 @@ struct ds__driver {
     ds_device_type type;
     void (*probe)(ds_backend_info *out);    /* looks for devices; starts no thread */
     ds_result (*start)(void);               /* before the first entry is called */
+    void (*drain)(void);                    /* waits for all work; cannot fail */
     void (*stop)(void);                     /* drains, ends threads, frees */
     void (*stream_destroy)(void *stream);   /* deferred until drained; cannot fail */
     void (*stream_unwrap)(void *stream);    /* the object goes to the caller as a native handle */
@@ -1290,7 +1302,7 @@ static void ds__log(ds_log_level level, int id, const char *text) {
 /* A number from the environment, 0 when unset or not a number. */
 static uint64_t ds__env_number(const char *name) {
     const char *text = getenv(name);
-    return text && *text ? strtoull(text, NULL, 0) : 0;
+    return text && *text && !strchr(text, '-') ? strtoull(text, NULL, 0) : 0;
 }
 
 /* ---- the CPU driver ---------------------------------------------------------------------------------------------- */
@@ -1400,11 +1412,19 @@ static ds_result ds__fault_parse(const char *text) {
 
 /* Applies the layers named in the list to the table; NULL in *table: an unknown name. */
 static ds_result ds__layers_apply(const char *list, const ds__driver **table) {
+    unsigned seen = 0;
     while (list && *list) {
+        unsigned bit = 1;
         size_t n = strcspn(list, ",");
         int known = n == 0;
 #define DS__LAYER(name, apply) \
-        if (n == sizeof name - 1 && strncmp(list, name, n) == 0) { known = 1; if (table) *table = apply(*table); }
+        if (n == sizeof name - 1 && strncmp(list, name, n) == 0) { \
+            if (seen & bit) return ds__fail(DS_ERR_INVALID_VALUE, "the layer \"" name "\" is named twice"); \
+            seen |= bit; \
+            known = 1; \
+            if (table) *table = apply(*table); \
+        } \
+        bit <<= 1;
         DS__LAYERS(DS__LAYER)
 #undef DS__LAYER
         if (!known) return ds__fail(DS_ERR_INVALID_VALUE, "there is no layer \"%.*s\"", (int)n, list);
@@ -1510,6 +1530,25 @@ __attribute__((noinline)) static ds_result ds__enter(const char *fn) { return ds
 #define DS__REQUIRE(condition, ...) \
     do { if (DS__UNLIKELY(!(condition))) return ds__fail(DS_ERR_INVALID_VALUE, __VA_ARGS__); } while (0)
 
+/* Keeps the configuration, with copies of all that it points to. */
+static void ds__keep_desc(const ds_init_desc *desc) {
+    static char layers[64], fault[64]; /* longer ones name nothing that is known */
+    ds__g.desc = *desc;
+    if (desc->layers) { snprintf(layers, sizeof layers, "%s", desc->layers); ds__g.desc.layers = layers; }
+    if (desc->fault) { snprintf(fault, sizeof fault, "%s", desc->fault); ds__g.desc.fault = fault; }
+#ifndef DEVSTREAM_NO_CPU
+    static ds_cpu_desc cpu;
+    static unsigned char peers[DS__CPU_MAX_DEVICES * DS__CPU_MAX_DEVICES];
+    if (!desc->cpu) return;
+    cpu = *desc->cpu;
+    ds__g.desc.cpu = &cpu;
+    if (cpu.peer_access) {
+        memcpy(peers, cpu.peer_access, (size_t)cpu.devices * (size_t)cpu.devices);
+        cpu.peer_access = peers;
+    }
+#endif
+}
+
 DSDEF ds_result (ds_init)(const ds_init_desc *desc) {
     ds__tls_block *t = &ds__tls;
     t->fn = "ds_init";
@@ -1530,18 +1569,12 @@ DSDEF ds_result (ds_init)(const ds_init_desc *desc) {
     }
 #endif
     ds_result r = ds__layers_apply(desc->layers, NULL);
-    if (r == DS_OK && desc->fault) r = ds__fault_parse(desc->fault);
     if (r < 0) return r;
+    if (atomic_load(&ds__g.state) == DS__FORKED) return ds__enter_slow(t); /* before the lock, which may be held for ever */
     pthread_mutex_lock(&ds__g.mutex);
-    if (atomic_load(&ds__g.state) != DS__COLD) {
-        r = ds__fail(DS_ERR_ILLEGAL_STATE, "devstream is in use already; call ds_init first, or after ds_shutdown");
-    } else {
-        ds__g.desc = *desc;
-#ifndef DEVSTREAM_NO_CPU
-        static ds_cpu_desc cpu;
-        if (desc->cpu) { cpu = *desc->cpu; ds__g.desc.cpu = &cpu; }
-#endif
-    }
+    if (atomic_load(&ds__g.state) != DS__COLD) r = ds__fail(DS_ERR_ILLEGAL_STATE, "devstream is in use already; call ds_init first, or after ds_shutdown");
+    else if (desc->fault) r = ds__fault_parse(desc->fault);
+    if (r == DS_OK) ds__keep_desc(desc);
     pthread_mutex_unlock(&ds__g.mutex);
     return r;
 }
@@ -1549,7 +1582,13 @@ DSDEF ds_result (ds_init)(const ds_init_desc *desc) {
 /* ---- >>core: threads --------------------------------------------------------------------------------------------------- */
 
 enum { DS__FRAME_DEVICE, DS__FRAME_STREAM, DS__FRAME_NOTHING };
-typedef struct ds__frame { int kind; unsigned flags; ds_device device; ds_stream previous, pushed; ds_device stream_device; } ds__frame;
+typedef struct ds__frame {
+    int kind;
+    unsigned flags;
+    ds_device device, stream_device;     /* at entry; of the pushed stream */
+    ds_stream entry, previous, pushed;   /* current at entry on `device` and on `stream_device` (zero: none yet), each with a
+                                            reference; the pushed one, with a reference of the frame's own */
+} ds__frame;
 
 /* A thread's current device and streams, indexed by the device's ordinal over all drivers. The current-stream slots hold a
    reference to the stream. Belongs to its thread until that ends; then a later call of any thread reclaims it. */
@@ -1567,10 +1606,15 @@ static int ds__ordinals(void) { return ds__g.backend[0].device_count + ds__g.bac
 static int ds__ordinal(ds_device d) { return d.type == DS_DEVICE_CUDA ? d.index : ds__g.backend[0].device_count + d.index; }
 static const ds__driver *ds__driver_of(ds_device d) { return ds__g.driver[d.type == DS_DEVICE_CUDA ? 0 : 1]; }
 
-/* pthread's destructor: no call into a driver, no lock of ours; a later call of another thread does the work. */
+/* pthread's destructor: no call into a driver; a later call of another thread does the work. If another destructor of the
+   program still calls devstream on this thread, the thread gets a new state. */
 static void ds__thread_ends(void *thread) {
-    atomic_store(&((ds__thread *)thread)->ended, 1);
-    atomic_fetch_add(&ds__g.dead, 1);
+    ds__tls.thread = NULL;
+    ds__tls.epoch = 0;
+    ds__lock_take(&ds__g.lock);
+    for (ds__thread *t = ds__g.threads; t; t = t->next) /* not after a shutdown, which has freed it */
+        if (t == thread) { atomic_store(&t->ended, 1); ds__count_dead(1); break; }
+    ds__lock_give(&ds__g.lock);
 }
 
 static void ds__stream_drop(ds_stream handle);
@@ -1581,7 +1625,11 @@ static void ds__thread_free(ds__thread *t) {
         ds__stream_drop(t->current[i]);
         ds__stream_end(t->own[i]);
     }
-    for (size_t i = 0; i < t->frames; i++) { ds__stream_drop(t->frame[i].previous); ds__stream_drop(t->frame[i].pushed); }
+    for (size_t i = 0; i < t->frames; i++) {
+        ds__stream_drop(t->frame[i].entry);
+        ds__stream_drop(t->frame[i].previous);
+        ds__stream_drop(t->frame[i].pushed);
+    }
     ds__release(t->current);
     ds__release(t->own);
     ds__release(t->frame);
@@ -1865,6 +1913,10 @@ DSDEF ds_result (ds_device_get_properties)(ds_device device, ds_device_propertie
 
 DSDEF ds_result (ds_uuid_print)(const unsigned char uuid[16], char *out, size_t size) {
     if (out && size) out[0] = 0;
+    ds__tls.fn = "ds_uuid_print";
+    ds__tls.site.file = ds_call_site.file;
+    ds__tls.site.line = ds_call_site.line;
+    ds_call_site.file = NULL;
     if (!uuid || !out || size < 37) return ds__fail(DS_ERR_INVALID_VALUE, "ds_uuid_print needs a uuid and room for 37 bytes");
     for (int i = 0, at = 0; i < 16; i++) {
         if (i == 4 || i == 6 || i == 8 || i == 10) out[at++] = '-';
@@ -1932,7 +1984,6 @@ static inline void ds__stream_unpin(ds__stream *s) { ds__unpin(&ds__g.streams, s
 static void ds__stream_free(void *object) {
     ds__stream *s = object;
     if (s->native && !s->borrowed && !atomic_load(&s->unwrapped)) s->driver->stream_destroy(s->native);
-    else if (s->native && atomic_load(&s->unwrapped)) s->driver->stream_unwrap(s->native);
     if (s->release_fn) {
         int outer = ds__tls.in_callback;
         ds__tls.in_callback = 1;
@@ -2125,6 +2176,8 @@ DSDEF ds_result (ds_stream_default)(ds_device device, ds_stream *out) {
     return ds__default(device, out);
 }
 
+static ds_result ds__refuse_payload(ds_result r, void *user, ds_host_fn dtor_fn);
+
 /* The native handles 0 and 1 name the legacy stream, 2 the calling thread's. */
 static ds_result ds__wrap(const ds_stream_native *native, ds_ownership ownership, ds__stream *s) {
     uintptr_t n = (uintptr_t)native->handle;
@@ -2172,8 +2225,7 @@ DSDEF ds_result (ds_stream_wrap)(const ds_stream_native *native, ds_ownership ow
     if (out) out->id = 0;
     ds_result r = ds__enter("ds_stream_wrap");
     if (r == DS_OK) r = ds__wrap_new(native, ownership, out, release_fn, user);
-    if (r < 0 && release_fn) release_fn(user);
-    return r;
+    return ds__refuse_payload(r, user, release_fn);
 }
 
 static ds_result ds__export(ds__stream *s, ds_stream_native *out) {
@@ -2288,13 +2340,17 @@ DSDEF ds_result (ds_stream_current)(ds_device device, ds_stream *out) {
     return t ? ds__current(t, device, out) : DS_ERR_OUT_OF_MEMORY;
 }
 
+static ds_result ds__strict(ds__thread *t, ds__stream *s, unsigned flags) {
+    if (!(flags & DS_PUSH_STRICT) || (s->device.type == t->device.type && s->device.index == t->device.index)) return DS_OK;
+    return ds__fail(DS_ERR_DEVICE_MISMATCH, "the stream is on %s:%d, the current device is %s:%d", ds__type_name(s->device.type),
+                    s->device.index, ds__type_name(t->device.type), t->device.index);
+}
+
 /* Makes a pinned stream current and its device too; the slot takes a reference. *out_previous gets the slot's former
    reference, which the caller drops. */
 static ds_result ds__use(ds__thread *t, ds__stream *s, unsigned flags, ds_stream *out_previous) {
-    if ((flags & DS_PUSH_STRICT) && (s->device.type != t->device.type || s->device.index != t->device.index))
-        return ds__fail(DS_ERR_DEVICE_MISMATCH, "the stream is on %s:%d, the current device is %s:%d", ds__type_name(s->device.type),
-                        s->device.index, ds__type_name(t->device.type), t->device.index);
-    ds_result r = ds__current(t, s->device, out_previous);
+    ds_result r = ds__strict(t, s, flags);
+    if (r == DS_OK) r = ds__current(t, s->device, out_previous);
     if (r < 0) return r;
     ds__ref(s);
     t->current[ds__ordinal(s->device)].id = ds__handle(&s->slot);
@@ -2321,6 +2377,12 @@ DSDEF ds_result (ds_stream_use)(ds_stream stream, unsigned flags, ds_stream *out
 
 static ds_result ds__wait_stream(ds_stream stream, ds_stream other);
 
+/* One more reference to a handle in a slot of the thread; a zero handle is allowed. */
+static ds_stream ds__stream_keep(ds_stream handle) {
+    if (handle.id) ds__ref(ds__slot_at(&ds__g.streams, (uint32_t)handle.id - 1));
+    return handle;
+}
+
 static ds_result ds__stream_push(ds_stream stream, unsigned flags) {
     DS__REQUIRE((flags & ~(unsigned)(DS_PUSH_STRICT | DS_PUSH_WAIT_PREV | DS_POP_WAIT_BACK)) == 0, "unknown flags %#x", flags);
     ds__thread *t = ds__thread_state();
@@ -2330,15 +2392,17 @@ static ds_result ds__stream_push(ds_stream stream, unsigned flags) {
     f->kind = stream.id ? DS__FRAME_STREAM : DS__FRAME_NOTHING;
     f->flags = flags;
     f->device = t->device;
+    ds_stream entry = t->current[ds__ordinal(t->device)];
     if (stream.id) {
         ds__stream *s = ds__stream_pin(stream);
         if (!s) return DS_ERR_INVALID_HANDLE;
-        ds_result r = DS_OK;
         ds_stream before;
-        if (flags & DS_PUSH_WAIT_PREV) {
+        ds_result r = ds__strict(t, s, flags);
+        if (r == DS_OK && (flags & DS_PUSH_WAIT_PREV)) {
             r = ds__current(t, s->device, &before);
             if (r == DS_OK) r = ds__wait_stream(stream, before);
         }
+        f->entry = ds__stream_keep(entry); /* before the slot gives its reference away */
         if (r == DS_OK) r = ds__use(t, s, flags, &f->previous);
         if (r == DS_OK) {
             ds__ref(s); /* the frame's */
@@ -2346,10 +2410,19 @@ static ds_result ds__stream_push(ds_stream stream, unsigned flags) {
             f->stream_device = s->device;
         }
         ds__stream_unpin(s);
-        if (r < 0) return r;
+        if (r < 0) { ds__stream_drop(f->entry); return r; }
+    } else {
+        f->entry = ds__stream_keep(entry);
     }
     t->frames++;
     return DS_OK;
+}
+
+/* Puts a stream, with the reference that the caller has, back into a slot. */
+static void ds__restore(ds__thread *t, ds_device device, ds_stream stream) {
+    ds_stream *slot = &t->current[ds__ordinal(device)];
+    ds__stream_drop(*slot);
+    *slot = stream;
 }
 
 static ds_result ds__stream_pop(void) {
@@ -2360,11 +2433,9 @@ static ds_result ds__stream_pop(void) {
     ds__frame f = t->frame[--t->frames];
     ds_result r = DS_OK;
     t->device = f.device;
-    if (f.kind == DS__FRAME_NOTHING) return DS_OK;
-    ds_stream *slot = &t->current[ds__ordinal(f.stream_device)];
-    ds__stream_drop(*slot);
-    *slot = f.previous; /* with the reference that the frame kept */
-    if (f.flags & DS_POP_WAIT_BACK) r = ds__wait_stream(f.previous, f.pushed);
+    if (f.kind == DS__FRAME_STREAM) ds__restore(t, f.stream_device, f.previous);
+    ds__restore(t, f.device, f.entry);
+    if (f.kind == DS__FRAME_STREAM && (f.flags & DS_POP_WAIT_BACK)) r = ds__wait_stream(t->current[ds__ordinal(f.stream_device)], f.pushed);
     ds__stream_drop(f.pushed);
     return r;
 }
@@ -2450,30 +2521,41 @@ DSDEF ds_result (ds_event_destroy)(ds_event event) {
 static int64_t ds__device_key(ds_device d) { return (int64_t)d.type << 32 | d.index; }
 
 /* Binds the event to the stream's device and gives it a native event; the first record does that. */
-static ds_result ds__event_bind(ds__event *e, ds__stream *s, int *out_first) {
-    int64_t unbound = -1, key = ds__device_key(s->device);
-    *out_first = atomic_compare_exchange_strong(&e->device, &unbound, key);
-    if (!*out_first && unbound != key)
-        return ds__fail(DS_ERR_DEVICE_MISMATCH, "the event belongs to %s:%d, where it was first recorded, the stream to %s:%d",
-                        ds__type_name((int)(unbound >> 32)), (int)(unbound & INT_MAX), ds__type_name(s->device.type), s->device.index);
-    if (atomic_load_explicit(&e->native, memory_order_acquire)) return DS_OK;
-    void *native = NULL, *none = NULL;
-    ds_result r = s->driver->event_create(e->flags, &native);
-    if (r < 0) return r;
-    if (e->driver == NULL) e->driver = s->driver; /* the same for all of one type; see ds__event.driver */
-    if (!atomic_compare_exchange_strong(&e->native, &none, native)) s->driver->event_destroy(native);
-    return DS_OK;
+static ds_result ds__event_bind(ds__event *e, ds__stream *s) {
+    int64_t key = ds__device_key(s->device), bound = atomic_load(&e->device);
+    ds_result r = DS_OK;
+    if (DS__LIKELY(bound == key)) return DS_OK;
+    ds__lock_take(&e->bind);
+    bound = atomic_load(&e->device);
+    if (bound != key && bound >= 0) {
+        r = ds__fail(DS_ERR_DEVICE_MISMATCH, "the event belongs to %s:%d, where it was first recorded, the stream to %s:%d",
+                     ds__type_name((int)(bound >> 32)), (int)(bound & INT_MAX), ds__type_name(s->device.type), s->device.index);
+    } else if (bound != key) {
+        void *native = atomic_load(&e->native);
+        if (!native) r = s->driver->event_create(e->flags, &native);
+        if (r == DS_OK) {
+            e->driver = s->driver;
+            atomic_store(&e->native, native);
+            atomic_store(&e->device, key);
+        }
+    }
+    ds__lock_give(&e->bind);
+    return r;
 }
 
 static ds_result ds__record(ds__event *e, ds__stream *s) {
-    int first = 0;
-    ds_result r = ds__event_bind(e, s, &first);
+    ds_result r = ds__event_bind(e, s);
     if (r == DS_OK) {
         ds__op op = ds__op_make(DS__OP_RECORD);
         op.u.event.event = atomic_load_explicit(&e->native, memory_order_acquire);
         r = ds__submit(s, &op);
+        if (DS__UNLIKELY(r == DS_OK ? !atomic_load_explicit(&e->recorded, memory_order_relaxed) : 1)) {
+            ds__lock_take(&e->bind);
+            if (r == DS_OK) { atomic_store(&e->recorded, 1); atomic_store(&e->device, ds__device_key(s->device)); }
+            else if (!atomic_load(&e->recorded)) atomic_store(&e->device, -1); /* it was not recorded */
+            ds__lock_give(&e->bind);
+        }
     }
-    if (r < 0 && first) atomic_store(&e->device, -1); /* it was not recorded */
     return ds__name_object(r, "event", e->label);
 }
 
@@ -2582,8 +2664,8 @@ static ds_result ds__elapsed(ds__event *a, ds__event *b, double *out_ms) {
     if (!(a->flags & DS_EVENT_TIMING) || !(b->flags & DS_EVENT_TIMING))
         return ds__fail(DS_ERR_NO_TIMING, "both events must be created with DS_EVENT_TIMING");
     int64_t da = atomic_load(&a->device), db = atomic_load(&b->device);
-    if (da < 0 || db < 0) return ds__fail(DS_ERR_NOT_RECORDED, "both events must be recorded first");
     void *na = atomic_load_explicit(&a->native, memory_order_acquire), *nb = atomic_load_explicit(&b->native, memory_order_acquire);
+    if (da < 0 || db < 0 || !na || !nb) return ds__fail(DS_ERR_NOT_RECORDED, "both events must be recorded first");
     ds_result r = a->driver->event_query(na);
     if (r == DS_OK) r = b->driver->event_query(nb);
     if (r != DS_OK) return r;
@@ -2719,6 +2801,7 @@ static size_t ds__span(size_t pitch, size_t width, size_t height) {
 /* Looks the range up and checks that it stays inside of its allocation. */
 static ds_result ds__operand(const void *ptr, size_t span, const char *what, ds_pointer_info *out) {
     DS__REQUIRE(ptr, "%s is NULL", what);
+    DS__REQUIRE(span <= UINTPTR_MAX - (uintptr_t)ptr, "%s: %zu bytes reach beyond the address space", what, span);
     ds_result r = ds__pointer_info(ptr, out);
     if (r < 0) return r;
     size_t offset = out->base ? (size_t)((uintptr_t)ptr - (uintptr_t)out->base) : 0;
@@ -2741,12 +2824,6 @@ static ds_result ds__needs_staging(const ds__stream *s, const ds_pointer_info *d
     return r;
 }
 
-/* Puts the operation on the stream; blocks until it is done when it touches pageable memory. */
-static ds_result ds__move(ds__stream *s, const ds__op *op, int blocks) {
-    ds_result r = ds__submit(s, op);
-    return r == DS_OK && blocks ? ds__stream_error(s, s->driver->stream_synchronize(s->native, DS__FOREVER)) : r;
-}
-
 static ds_result ds__copy_between(ds__stream *s, void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width, size_t height,
                                   const ds_device *dst_device, const ds_device *src_device) {
     ds_pointer_info to, from;
@@ -2762,7 +2839,7 @@ static ds_result ds__copy_between(ds__stream *s, void *dst, size_t dst_pitch, co
     int staged = 0;
     if ((r = ds__needs_staging(s, &to, &from, &staged)) < 0) return r;
     ds__op op = ds__op_make(DS__OP_COPY);
-    op.flags = staged ? DS__OP_STAGED : 0;
+    op.flags = (uint16_t)((staged ? DS__OP_STAGED : 0) | (ds__touches_pageable(&to, &from) ? DS__OP_BLOCKS : 0));
     int rows = dst_pitch != width || src_pitch != width; /* else it is one row */
     op.u.copy.dst = dst;
     op.u.copy.src = src;
@@ -2770,7 +2847,7 @@ static ds_result ds__copy_between(ds__stream *s, void *dst, size_t dst_pitch, co
     op.u.copy.src_pitch = src_pitch;
     op.u.copy.width = rows ? width : width * height;
     op.u.copy.height = rows ? height : 1;
-    return ds__move(s, &op, ds__touches_pageable(&to, &from));
+    return ds__submit(s, &op);
 }
 
 DSDEF ds_result (ds_copy)(void *dst, const void *src, size_t size, ds_stream stream) {
@@ -2824,7 +2901,8 @@ static ds_result ds__fill_rows(ds_stream stream, void *ptr, size_t pitch, uint32
             op.u.fill.width = rows ? width : width * height;
             op.u.fill.height = rows ? height : 1;
             op.u.fill.value = value;
-            r = ds__move(s, &op, ds__touches_pageable(&to, NULL));
+            op.flags = ds__touches_pageable(&to, NULL) ? DS__OP_BLOCKS : 0;
+            r = ds__submit(s, &op);
         }
     }
     ds__stream_unpin(s);
@@ -3033,18 +3111,26 @@ DSDEF ds_result (ds_shutdown)(void) {
     tls->fn = "ds_shutdown";
     tls->site = ds_call_site;
     ds_call_site.file = NULL;
-    if (tls->in_callback) return ds__enter_slow(tls);
+    if (tls->in_callback || atomic_load(&ds__g.state) == DS__FORKED) return ds__enter_slow(tls);
     pthread_mutex_lock(&ds__g.mutex);
     int state = atomic_load(&ds__g.state);
     ds_result r = DS_OK;
-    if (state == DS__FORKED) r = ds__fail(DS_ERR_FORKED, "devstream was in use before fork");
     if (state == DS__READY) {
         for (int b = 0; b < DS_BACKEND_COUNT; b++)
             for (int i = 0; ds__g.driver[b] && i < ds__g.backend[b].device_count; i++) {
                 ds_result one = ds__g.driver[b]->device_synchronize(i);
                 if (r == DS_OK) r = one;
             }
-        while (ds__g.threads) { ds__thread *t = ds__g.threads; ds__g.threads = t->next; ds__thread_free(t); }
+        for (int b = 0; b < DS_BACKEND_COUNT; b++)
+            if (ds__g.driver[b]) ds__g.driver[b]->drain(); /* whatever the result above */
+        for (;;) {
+            ds__lock_take(&ds__g.lock);
+            ds__thread *t = ds__g.threads;
+            if (t) ds__g.threads = t->next;
+            ds__lock_give(&ds__g.lock);
+            if (!t) break;
+            ds__thread_free(t);
+        }
         ds__end_table(&ds__g.streams);
         ds__end_table(&ds__g.events);
         ds__end_table(&ds__g.kernels);
@@ -3059,7 +3145,7 @@ DSDEF ds_result (ds_shutdown)(void) {
         ds__g.epoch++;
         atomic_store(&ds__g.state, DS__COLD);
     }
-    if (state != DS__FORKED) memset(&ds__g.desc, 0, sizeof ds__g.desc);
+    memset(&ds__g.desc, 0, sizeof ds__g.desc);
     pthread_mutex_unlock(&ds__g.mutex);
     return r;
 }

@@ -171,6 +171,8 @@ struct ds__cpu_stream {
     _Atomic uint64_t park_upto;
     _Atomic(ds__cpu_job *) job;
     int queued;
+    _Atomic(ds__cpu_failure *) past; /* what failed before the last reset, and which numbers */
+    _Atomic uint64_t past_from, past_upto;
     ds__cpu_stream *prev, *next;     /* ready list of a level, or list for host functions, or free list */
     ds__cpu_stream *all_prev, *all_next; /* all streams of the device */
 };
@@ -206,6 +208,7 @@ typedef struct ds__cpu_worker {
     int index, polled_count;
     _Atomic(ds__cpu_stream *) polled[DS__CPU_POLL_SLOTS];
     _Atomic uint32_t beat;           /* odd while an operation runs */
+    _Atomic(ds__cpu_stream *) running;
     uint32_t last_beat;              /* the monitor's */
     uint32_t streak, misses, delay;  /* streaming: operations found in short order; looks in vain; pauses between looks */
     _Atomic uint64_t operations;
@@ -297,7 +300,10 @@ static ds__cpu_failure *ds__cpu_fail_device(int device, const char *text) {
 /* The stream's failure, if number `upto` is one that failed. */
 static ds__cpu_failure *ds__cpu_failed(const ds__cpu_stream *s, uint64_t upto) {
     ds__cpu_failure *f = atomic_load_explicit(&s->failure, memory_order_acquire);
-    return f && upto >= atomic_load_explicit(&s->failed_from, memory_order_relaxed) ? f : NULL;
+    if (f && upto >= atomic_load_explicit(&s->failed_from, memory_order_relaxed)) return f;
+    f = atomic_load_explicit(&s->past, memory_order_acquire);
+    return f && upto >= atomic_load_explicit(&s->past_from, memory_order_relaxed) &&
+           upto <= atomic_load_explicit(&s->past_upto, memory_order_relaxed) ? f : NULL;
 }
 
 /* What a stream reports: its own failure, else its device's. */
@@ -434,7 +440,7 @@ static void ds__cpu_wake_worker(void) {
 }
 
 static void ds__cpu_wake_monitor(void) {
-    if (atomic_load_explicit(&ds__cpu.monitor_word, memory_order_relaxed) == 0 &&
+    if (atomic_load(&ds__cpu.monitor_word) == 0 &&
         atomic_exchange(&ds__cpu.monitor_word, 1) == 0) ds__futex_wake(&ds__cpu.monitor_word, 1);
 }
 
@@ -621,6 +627,10 @@ static void ds__cpu_sleep(void) {
     atomic_fetch_sub(&ds__cpu.parked, 1);
 }
 
+static inline int ds__cpu_has_work(ds__cpu_stream *s) {
+    return atomic_load_explicit(&s->submitted, memory_order_relaxed) != atomic_load_explicit(&s->done, memory_order_relaxed);
+}
+
 /* Lets go of a polled stream; whoever else took it meanwhile keeps it. */
 static void ds__cpu_unpoll(ds__cpu_stream *s) {
     uint32_t polled = DS__CPU_POLLED;
@@ -632,6 +642,17 @@ static void ds__cpu_unpoll_all(ds__cpu_worker *w) {
     for (int i = 0; i < w->polled_count; i++)
         ds__cpu_unpoll(atomic_load_explicit(&w->polled[i], memory_order_relaxed));
     w->polled_count = 0;
+}
+
+/* Sends polled streams with new work to the ready ones, where their priority counts. */
+static void ds__cpu_unpoll_fresh(ds__cpu_worker *w) {
+    for (int i = 0; i < w->polled_count; ) {
+        ds__cpu_stream *s = atomic_load_explicit(&w->polled[i], memory_order_relaxed);
+        if (!ds__cpu_has_work(s)) { i++; continue; }
+        atomic_store_explicit(&w->polled[i], atomic_load_explicit(&w->polled[--w->polled_count], memory_order_relaxed),
+                              memory_order_relaxed);
+        ds__cpu_unpoll(s);
+    }
 }
 
 /* An operation that may take long begins (1) or ends (0): nothing that others could do waits for this worker. */
@@ -656,11 +677,12 @@ static void ds__cpu_job_work(ds__cpu_job *job, int worker) {
     }
 }
 
-/* Joins a job: that of one stream, or any. 0: there was none. */
-static int ds__cpu_job_join(ds__cpu_stream *s, int worker) {
+/* Joins a job: that of one stream which has not passed `upto`, or any. 0: there was none. */
+static int ds__cpu_job_join(ds__cpu_stream *s, uint64_t upto, int worker) {
     ds__lock_take(&ds__cpu.lock);
     ds__cpu_job *job = s ? atomic_load_explicit(&s->job, memory_order_relaxed) : ds__cpu.jobs;
-    if (job && atomic_load_explicit(&job->taken, memory_order_relaxed) >= job->pieces) job = NULL;
+    if (s && atomic_load_explicit(&s->done, memory_order_relaxed) >= upto) job = NULL; /* a later operation's */
+    while (job && atomic_load_explicit(&job->taken, memory_order_relaxed) >= job->pieces) job = s ? NULL : job->next_job;
     if (job) job->users++;
     ds__lock_give(&ds__cpu.lock);
     if (!job) return 0;
@@ -1100,9 +1122,11 @@ static int ds__cpu_run_some(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto,
             ds__cpu_pass(s, ++number);
         }
         count++;
+        /* more urgent streams at once, others after a batch; what this worker polls itself is looked at every batch */
         uint32_t ready = atomic_load_explicit(&ds__cpu.ready_mask, memory_order_relaxed);
-        if (DS__UNLIKELY(w && ready && number < end &&
-                         ((ready & urgent) || (count & (DS__CPU_BATCH - 1)) == 0 || ds__cpu.seed))) {
+        int batch = (count & (DS__CPU_BATCH - 1)) == 0;
+        if (DS__UNLIKELY(w && number < end && ((ready && ((ready & urgent) || batch || ds__cpu.seed)) ||
+                                               (batch && w->polled_count > 0)))) {
             result = DS__CPU_MORE;
             break;
         }
@@ -1117,7 +1141,10 @@ static int ds__cpu_run_some(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto,
 /* Runs an owned stream and settles what becomes of it. Returns 1 when it did something. */
 static int ds__cpu_run(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto) {
     uint32_t beat = w && ds__tls.nested == 0 ? atomic_load_explicit(&w->beat, memory_order_relaxed) + 1 : 0;
-    if (beat) atomic_store_explicit(&w->beat, beat, memory_order_relaxed);
+    if (beat) {
+        atomic_store_explicit(&w->running, s, memory_order_relaxed);
+        atomic_store_explicit(&w->beat, beat, memory_order_relaxed);
+    }
     int result = ds__cpu_run_some(w, s, upto, DS__CPU_WORK);
     if (beat) atomic_store_explicit(&w->beat, beat + 1, memory_order_relaxed);
     if (result == DS__CPU_MORE) {
@@ -1188,6 +1215,7 @@ static void *ds__cpu_worker_main(void *arg) {
         for (uint32_t i = 0; i < w->delay && atomic_load_explicit(&ds__cpu.hurry, memory_order_relaxed) == 0; i++) ds__pause();
         ds__cpu_stream *s = ds__cpu_pop_ready();
         if (s) {
+            ds__cpu_unpoll_fresh(w);
             if (ds__cpu.seed) for (uint64_t n = before * 0x9e3779b97f4a7c15u >> 62; n; n--) syscall(SYS_sched_yield);
             ds__cpu_run(w, s, UINT64_MAX);
             found = 1;
@@ -1197,7 +1225,7 @@ static void *ds__cpu_worker_main(void *arg) {
         ds__cpu_adapt(w, atomic_load_explicit(&w->operations, memory_order_relaxed) - before);
         if (!found && atomic_load_explicit(&ds__cpu.job_count, memory_order_relaxed) > 0) {
             ds__cpu_long(w, 1);
-            found = ds__cpu_job_join(NULL, 1);
+            found = ds__cpu_job_join(NULL, 0, 1);
             ds__cpu_long(w, 0);
         }
         if (found) { looks = 0; continue; }
@@ -1223,8 +1251,8 @@ static void *ds__cpu_host_main(void *unused) {
     for (;;) {
         ds__cpu_stream *s = ds__cpu.host_head;
         if (!s) {
+            uint32_t word = atomic_load(&ds__cpu.host_word); /* before quit is looked at: stop sets it, then changes this */
             if (atomic_load(&ds__cpu.quit)) break;
-            uint32_t word = atomic_load(&ds__cpu.host_word);
             ds__cpu.host_idle++;
             ds__lock_give(&ds__cpu.lock);
             ds__futex_wait(&ds__cpu.host_word, word, DS__FOREVER);
@@ -1271,12 +1299,14 @@ static int ds__cpu_watch(uint64_t *host_progress) {
         ds__cpu_worker *w = &ds__cpu.worker[i];
         uint32_t beat = atomic_load_explicit(&w->beat, memory_order_relaxed);
         if ((beat & 1) && beat == w->last_beat) {
-            /* in one operation, or one long run, for a whole tick: what it polls and what is ready must not wait */
+            /* in one operation, or one long run, for a whole tick: what it polls, what is ready, and who was missed when the
+               last short operation was passed, must not wait */
             for (int k = 0; k < DS__CPU_POLL_SLOTS; k++) {
                 ds__cpu_stream *s = atomic_load_explicit(&w->polled[k], memory_order_relaxed);
-                if (s && atomic_load_explicit(&s->submitted, memory_order_relaxed) !=
-                             atomic_load_explicit(&s->done, memory_order_relaxed)) ds__cpu_unpoll(s);
+                if (s && ds__cpu_has_work(s)) ds__cpu_unpoll(s);
             }
+            ds__cpu_stream *running = atomic_load_explicit(&w->running, memory_order_relaxed);
+            if (running && atomic_load(&running->waiting)) ds__cpu_notify(running);
             if (atomic_load(&ds__cpu.ready_mask) && atomic_load(&ds__cpu.parked) > 0) ds__cpu_wake_worker();
         }
         w->last_beat = beat;
@@ -1317,8 +1347,17 @@ static int ds__cpu_help(ds__cpu_stream *s, uint64_t upto) {
             atomic_fetch_add_explicit(&ds__cpu.helped, 1, memory_order_relaxed);
             return 1;
         }
+        case DS__CPU_POLLED: { /* the worker that polls it has not come for it in all this time */
+            uint32_t polled = DS__CPU_POLLED;
+            if (ds__cpu_has_work(s) && atomic_compare_exchange_strong(&s->state, &polled, DS__CPU_RUNNING)) {
+                atomic_store(&s->state, DS__CPU_READY);
+                ds__cpu_push_ready(s);
+                continue; /* and take it from there */
+            }
+            return 0;
+        }
         case DS__CPU_RUNNING:
-            return atomic_load_explicit(&s->job, memory_order_relaxed) != NULL && ds__cpu_job_join(s, 0);
+            return atomic_load_explicit(&s->job, memory_order_relaxed) != NULL && ds__cpu_job_join(s, upto, 0);
         case DS__CPU_PARKED: {
             uint32_t count = atomic_load(&s->park_count);
             ds__cpu_stream *on = atomic_load(&s->park_on);
@@ -1381,7 +1420,8 @@ static int ds__cpu_wait(ds__cpu_stream *s, uint64_t upto, uint64_t timeout_ns, i
     if (!sleep_at_once && !ds__cpu.no_spin) {
         /* Most waits are over in a microsecond. Looking at the stream's state, for help, takes its cache line from the worker:
            so once, for a stream that nobody has yet, and then leave the worker alone. */
-        if (timeout_ns == DS__FOREVER && !ds__cpu.seed) ds__cpu_help(s, upto);
+        if (timeout_ns == DS__FOREVER && !ds__cpu.seed && atomic_load_explicit(&s->state, memory_order_relaxed) == DS__CPU_READY)
+            ds__cpu_help(s, upto);
         for (int spins = 0; spins < 64; spins++) {
             if (atomic_load_explicit(&s->done, memory_order_acquire) >= upto) return 1;
             ds__pause();
@@ -1486,6 +1526,7 @@ static int ds__cpu_at_once(ds__cpu_stream *s, const ds__op *op) {
     uint64_t number = atomic_load_explicit(&s->submitted, memory_order_relaxed);
     uint32_t state = atomic_load_explicit(&s->state, memory_order_acquire);
     int mine = number == atomic_load_explicit(&s->done, memory_order_acquire) &&
+               !((s->flags & DS_STREAM_BLOCKING) && atomic_load(&ds__cpu.device[s->device].legacy_used)) && /* under the lock */
                !atomic_load_explicit(&s->closing, memory_order_relaxed) &&
                (state == DS__CPU_IDLE || state == DS__CPU_POLLED) &&
                atomic_compare_exchange_strong(&s->state, &state, DS__CPU_RUNNING);
@@ -1505,6 +1546,16 @@ static int ds__cpu_at_once(ds__cpu_stream *s, const ds__op *op) {
     return 1;
 }
 
+/* A copy or fill; the caller waits for it, and for nothing behind it, when it touches pageable memory. */
+static ds_result ds__cpu_submit_move(ds__cpu_stream *s, const ds__op *op) {
+    uint64_t number;
+    ds_result r = ds__cpu_enqueue(s, op, &number);
+    if (r < 0 || !(op->flags & DS__OP_BLOCKS)) return r;
+    ds__cpu_wait(s, number, DS__FOREVER, 0);
+    ds__cpu_failure *f = ds__cpu_failed(s, number);
+    return f ? ds__cpu_report(f) : DS_OK;
+}
+
 static ds_result ds__cpu_submit_record(ds__cpu_stream *s, const ds__op *op);
 static ds_result ds__cpu_submit_wait(ds__cpu_stream *s, const ds__op *op, ds__cpu_stream *on, uint64_t upto);
 
@@ -1520,7 +1571,7 @@ static ds_result ds__cpu_submit(void *stream, const ds__op *op) {
     case DS__OP_COPY:
     case DS__OP_FILL:
         if (ds__cpu_at_once(s, op)) return DS_OK;
-        return ds__cpu_enqueue(s, op, NULL);
+        return ds__cpu_submit_move(s, op);
     case DS__OP_RECORD:
         return ds__cpu_submit_record(s, op);
     case DS__OP_WAIT: {
@@ -1628,7 +1679,12 @@ static void ds__cpu_stream_destroy(void *stream) {
     if (atomic_compare_exchange_strong(&s->state, &idle, DS__CPU_RUNNING)) ds__cpu_go_idle(s);
 }
 
-static void ds__cpu_stream_unwrap(void *stream) { ((ds__cpu_stream *)stream)->floating = 1; }
+static void ds__cpu_stream_unwrap(void *stream) {
+    ds__cpu_stream *s = stream;
+    ds__lock_take(&ds__cpu.device[s->device].lock);
+    s->floating = 1;
+    ds__lock_give(&ds__cpu.device[s->device].lock);
+}
 
 static ds_result ds__cpu_stream_wrap(int device, void *native, int own, unsigned *out_flags, int *out_priority) {
     ds__cpu_device *d = &ds__cpu.device[device];
@@ -1983,6 +2039,22 @@ static ds_result ds__cpu_memory_free(int device, void *ptr) {
     return DS_OK;
 }
 
+/* Waits for one unfinished stream after the other; needs no memory. */
+static void ds__cpu_drain(void) {
+    for (int i = 0; i < ds__cpu.devices; i++) {
+        ds__cpu_token t;
+        do {
+            t.stream = NULL;
+            t.upto = 0;
+            ds__lock_take(&ds__cpu.device[i].lock);
+            for (ds__cpu_stream *s = ds__cpu.device[i].streams; s && !t.stream; s = s->all_next)
+                if (atomic_load(&s->done) < atomic_load(&s->submitted)) { t.stream = s; t.upto = atomic_load(&s->submitted); }
+            ds__lock_give(&ds__cpu.device[i].lock);
+            if (t.stream) ds__cpu_wait(t.stream, t.upto, DS__FOREVER, 0);
+        } while (t.stream);
+    }
+}
+
 static ds_result ds__cpu_wait_everything(void) {
     ds_result r = DS_OK;
     for (int i = 0; i < ds__cpu.devices && r == DS_OK; i++) r = ds__cpu_wait_device(i, 0, DS__FOREVER);
@@ -2065,7 +2137,14 @@ static ds_result ds__cpu_device_reset(int device) {
     if (r < 0) return r;
     atomic_store(&d->failure, NULL);
     ds__lock_take(&d->lock);
-    for (ds__cpu_stream *s = d->streams; s; s = s->all_next) atomic_store(&s->failure, NULL);
+    for (ds__cpu_stream *s = d->streams; s; s = s->all_next) {
+        ds__cpu_failure *f = atomic_load(&s->failure);
+        if (!f) continue;
+        atomic_store(&s->past_from, atomic_load(&s->failed_from));
+        atomic_store(&s->past_upto, atomic_load(&s->done));
+        atomic_store(&s->past, f);
+        atomic_store(&s->failure, NULL);
+    }
     ds__lock_give(&d->lock);
     return DS_OK;
 }
@@ -2148,7 +2227,7 @@ static ds_result ds__cpu_start(void) {
 
 /* Drains everything, ends the threads, frees. */
 static void ds__cpu_stop(void) {
-    if (ds__cpu.workers_started) DS_IGNORE(ds__cpu_wait_everything());
+    if (ds__cpu.workers_started && ds__cpu.device) ds__cpu_drain();
     if (ds__cpu.started && ds__cpu.worker && ds__cpu.device) {
         atomic_store(&ds__cpu.quit, 1);
         atomic_fetch_add(&ds__cpu.wake_word, 1);
@@ -2205,7 +2284,7 @@ static int ds__cpu_passed(void **mark) {
 }
 
 static const ds__driver ds__cpu_driver = {
-    "cpu", DS_DEVICE_CPU, ds__cpu_probe, ds__cpu_start, ds__cpu_stop, ds__cpu_stream_destroy, ds__cpu_stream_unwrap,
+    "cpu", DS_DEVICE_CPU, ds__cpu_probe, ds__cpu_start, ds__cpu_drain, ds__cpu_stop, ds__cpu_stream_destroy, ds__cpu_stream_unwrap,
     ds__cpu_event_destroy, ds__cpu_passed,
 #define DS__MEMBER(entry, parameters, arguments) ds__cpu_##entry,
     DS__ENTRIES(DS__MEMBER)
@@ -2213,10 +2292,11 @@ static const ds__driver ds__cpu_driver = {
 };
 
 DSDEF ds_result (ds_cpu_get_stats)(ds_cpu_stats *out) {
+    if (out) memset(out, 0, sizeof *out);
+    if (atomic_load(&ds__g.state) == DS__COLD && !ds__tls.in_callback && out) return DS_OK;
     ds_result r = ds__enter("ds_cpu_get_stats");
     if (r < 0) return r;
     if (!out) return ds__fail(DS_ERR_INVALID_VALUE, "out is NULL");
-    memset(out, 0, sizeof *out);
     out->operations = atomic_load(&ds__cpu.other_operations);
     for (int i = 0; i < ds__cpu.workers; i++) out->operations += atomic_load(&ds__cpu.worker[i].operations);
     out->staged_copies = atomic_load(&ds__cpu.staged);

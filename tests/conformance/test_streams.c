@@ -754,24 +754,29 @@ static void test_legacy_work_is_a_barrier_between_blocking_streams(void **state)
 
 static void test_legacy_work_waits_for_all_blocking_streams(void **state) {
     enum { MANY = 6 };
-    gate g[MANY], after = { 0 };
-    ds_stream s[MANY];
     (void)state;
-    memset(g, 0, sizeof g);
-    for (int i = 0; i < MANY; i++) {
-        s[i] = harness_stream(0, DS_STREAM_BLOCKING);
-        close_gate_on(s[i], &g[i]);
-    }
-    close_gate_on(legacy(0), &after);
-    for (int i = 0; i < MANY; i++) {
-        gate_wait_entered(&g[i]);
+    for (int last = 0; last < MANY; last++) { /* each of them is once the one that is missing */
+        gate g[MANY], after = { 0 };
+        ds_stream s[MANY];
+        memset(g, 0, sizeof g);
+        for (int i = 0; i < MANY; i++) {
+            s[i] = harness_stream(0, DS_STREAM_BLOCKING);
+            close_gate_on(s[i], &g[i]);
+        }
+        close_gate_on(legacy(0), &after);
+        for (int i = 0; i < MANY; i++) {
+            gate_wait_entered(&g[i]);
+            if (i == last) continue;
+            gate_open(&g[i]);
+            ok(ds_stream_synchronize(s[i]));
+        }
         gate_expect_unentered(&after);
-        gate_open(&g[i]);
+        gate_open(&g[last]);
+        gate_wait_entered(&after);
+        gate_open(&after);
+        ok(ds_stream_synchronize(legacy(0)));
+        for (int i = 0; i < MANY; i++) ok(ds_stream_destroy(s[i]));
     }
-    gate_wait_entered(&after);
-    gate_open(&after);
-    ok(ds_stream_synchronize(legacy(0)));
-    for (int i = 0; i < MANY; i++) ok(ds_stream_destroy(s[i]));
 }
 
 static void test_legacy_and_blocking_streams_in_turns_keep_one_order(void **state) {
