@@ -1178,7 +1178,7 @@ typedef struct ds__kernel {
 /* ---- >>operations and the driver table -------------------------------------------------------------------------- */
 
 enum { DS__OP_JUMP = 0, DS__OP_KERNEL, DS__OP_COPY, DS__OP_FILL, DS__OP_HOST, DS__OP_CALLBACK, DS__OP_RECORD, DS__OP_WAIT,
-       DS__OP_WAIT_STREAM };
+       DS__OP_WAIT_STREAM, DS__OP_NOTHING };
 
 enum {
     DS__OP_STAGED = 1, /* copy: the devices cannot reach each other */

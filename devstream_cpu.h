@@ -366,7 +366,7 @@ static size_t ds__cpu_op_bytes(const ds__op *op) {
         [DS__OP_CALLBACK] = offsetof(ds__op, u) + sizeof ((ds__op *)0)->u.host,
         [DS__OP_RECORD] = offsetof(ds__op, u) + sizeof ((ds__op *)0)->u.stamp,
         [DS__OP_WAIT] = offsetof(ds__op, u) + sizeof ((ds__op *)0)->u.wait,
-        [DS__OP_WAIT_STREAM] = offsetof(ds__op, u) + sizeof ((ds__op *)0)->u.wait,
+        [DS__OP_NOTHING] = offsetof(ds__op, u),
     };
     size_t n = op->kind == DS__OP_KERNEL ? DS__CPU_ARGS_AT + op->u.kernel.args_size : size[op->kind];
     return (n + 15) & ~(size_t)15;
@@ -1546,6 +1546,17 @@ static int ds__cpu_at_once(ds__cpu_stream *s, const ds__op *op) {
     return 1;
 }
 
+/* The number of the stream's last operation, as of now and after the legacy rules. If that one failed before a reset, an
+   operation that does nothing gives a new number. */
+static ds_result ds__cpu_mark(ds__cpu_stream *s, uint64_t *out_upto) {
+    ds_result r = DS_OK;
+    if (s->flags & DS_STREAM_BLOCKING) r = ds__cpu_enqueue(s, NULL, out_upto);
+    else *out_upto = atomic_load_explicit(&s->submitted, memory_order_acquire);
+    if (DS__LIKELY(r < 0 || !atomic_load_explicit(&s->past, memory_order_acquire) || !ds__cpu_failed(s, *out_upto))) return r;
+    ds__op nothing = { .kind = DS__OP_NOTHING };
+    return ds__cpu_enqueue(s, &nothing, out_upto);
+}
+
 /* A copy or fill; the caller waits for it, and for nothing behind it, when it touches pageable memory. */
 static ds_result ds__cpu_submit_move(ds__cpu_stream *s, const ds__op *op) {
     uint64_t number;
@@ -1585,7 +1596,7 @@ static ds_result ds__cpu_submit(void *stream, const ds__op *op) {
     case DS__OP_WAIT_STREAM: {
         uint64_t upto;
         if (op->u.wait.stream == s) return DS_OK;
-        ds_result r = ds__cpu_enqueue(op->u.wait.stream, NULL, &upto);
+        ds_result r = ds__cpu_mark(op->u.wait.stream, &upto);
         return r < 0 ? r : ds__cpu_submit_wait(s, op, op->u.wait.stream, upto);
     }
     default: {
@@ -1840,11 +1851,8 @@ static ds_result ds__cpu_submit_record(ds__cpu_stream *s, const ds__op *op) {
         record.u.stamp.stamp = stamp;
         r = ds__cpu_enqueue(s, &record, &upto);
         if (r < 0) ds__cpu_stamp_give(stamp);
-    } else if (!(s->flags & DS_STREAM_BLOCKING)) {
-        upto = atomic_load_explicit(&s->submitted, memory_order_acquire);
-        r = DS_OK;
     } else {
-        r = ds__cpu_enqueue(s, NULL, &upto);
+        r = ds__cpu_mark(s, &upto);
     }
     if (r < 0) { ds__cpu_stamp_give(stamp); return r; }
     ds__lock_take(&e->lock);

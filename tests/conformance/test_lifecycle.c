@@ -1,0 +1,248 @@
+/* What happens around the edges of a life: threads that end, shutdowns, resets, ownership handed over, frames. Each test
+   stands for a defect that a review once found. */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "harness.h"
+
+static void test_setuid_does_not_wait_for_the_drivers_threads(void **state) {
+    (void)state;
+    ok(ds_device_synchronize(harness_device(0)));
+    assert_int_equal(setuid(getuid()), 0); /* the C library asks every thread with a signal; a hang is the failure */
+}
+
+static pthread_key_t exit_key;
+
+static void destroy_at_thread_exit(void *stream) {
+    ok_thread(ds_stream_destroy(*(ds_stream *)stream));
+}
+
+static void *use_and_end(void *stream) {
+    ok_thread(ds_stream_create(NULL, stream));
+    pthread_setspecific(exit_key, stream); /* made after devstream's own key: its destructor runs later */
+    return NULL;
+}
+
+static void test_devstream_may_be_called_while_a_thread_ends(void **state) {
+    (void)state;
+    ok(ds_device_synchronize(harness_device(0)));
+    assert_int_equal(pthread_key_create(&exit_key, destroy_at_thread_exit), 0);
+    for (int i = 0; i < 100; i++) {
+        pthread_t thread;
+        ds_stream s = { 0 }, other;
+        assert_int_equal(pthread_create(&thread, NULL, use_and_end, &s), 0);
+        ok(ds_stream_create(NULL, &other)); /* reclaims what ended threads left */
+        pthread_join(thread, NULL);
+        refused(ds_stream_query(s), DS_ERR_INVALID_HANDLE);
+        ok(ds_stream_destroy(other));
+    }
+    pthread_key_delete(exit_key);
+}
+
+static void test_an_unwrapped_stream_has_one_owner_however_late_its_first_handle_goes(void **state) {
+    ds_stream_native native;
+    ds_stream s, before, owner, second;
+    (void)state;
+    ok(ds_stream_create(&(ds_stream_desc){ .device = harness_device(0) }, &s));
+    ok(ds_stream_use(s, 0, &before)); /* the slot keeps the first object alive */
+    ok(ds_stream_unwrap(s, &native));
+    ok(ds_stream_wrap(&native, DS_OWN, NULL, NULL, &owner));
+    ok(ds_stream_use(before, 0, NULL)); /* now the first object goes */
+    refused(ds_stream_wrap(&native, DS_OWN, NULL, NULL, &second), DS_ERR_INVALID_VALUE);
+    uint64_t h = 1;
+    fold(owner, &h, 2);
+    ok(ds_stream_synchronize(owner));
+    assert_true(h == fold_host(1, 2));
+    ok(ds_stream_destroy(owner));
+}
+
+static ds_result configure_from_memory_that_goes(void) {
+    unsigned char apart[4] = { 1, 0, 0, 1 };
+    char layers[] = "fault", fault[] = "stream_query:1";
+    ds_cpu_desc cpu = { .devices = 2, .peer_access = apart };
+    ds_result r = ds_init(&(ds_init_desc){ .cpu = &cpu, .layers = layers, .fault = fault });
+    memset(apart, 1, sizeof apart);
+    memset(layers, 'x', sizeof layers - 1);
+    memset(fault, 'x', sizeof fault - 1);
+    return r;
+}
+
+static void test_init_copies_what_it_is_given_and_a_refused_one_changes_nothing(void **state) {
+    int reach = 1;
+    ds_stream s;
+    (void)state;
+    harness_shutdown();
+    ds_result configured = configure_from_memory_that_goes();
+    ds_result asked = ds_device_can_access_peer(ds_cpu(0), ds_cpu(1), &reach);
+    ds_result again = ds_init(&(ds_init_desc){ .fault = "stream_create:1" });
+    ds_result created = ds_stream_create(NULL, &s);
+    ds_result first = ds_stream_query(s), second = ds_stream_query(s);
+    ds_result destroyed = ds_stream_destroy(s);
+    harness_shutdown();
+    ok(configured);
+    ok(asked);
+    assert_int_equal(reach, 0);
+    assert_int_equal(again, DS_ERR_ILLEGAL_STATE);
+    ok(created);
+    assert_int_equal(first, DS_ERR_DRIVER);
+    ok(second);
+    ok(destroyed);
+}
+
+static void test_a_layer_named_twice_is_refused(void **state) {
+    (void)state;
+    harness_shutdown();
+    refused(ds_init(&(ds_init_desc){ .layers = "fault,fault" }), DS_ERR_INVALID_VALUE);
+}
+
+static int fail_item(size_t first, size_t count, const void *args) {
+    (void)first;
+    (void)count;
+    (void)args;
+    return 7;
+}
+
+static void test_an_event_in_failed_work_stays_failed_after_a_reset(void **state) {
+    ds_kernel bad;
+    ds_stream s;
+    ds_event plain, timed, healthy;
+    double ms;
+    (void)state;
+    ok(ds_stream_create(&(ds_stream_desc){ .device = harness_device(0) }, &s));
+    ok(ds_event_create(0, NULL, &plain));
+    ok(ds_event_create(DS_EVENT_TIMING, NULL, &timed));
+    ok(ds_kernel_create(&(ds_kernel_desc){ .name = "bad", .cpu_fn = fail_item }, &bad));
+    gate g = { 0 };
+    ok(ds_launch_host_func(s, gate_fn, &g, NULL)); /* so that nothing is refused before it is all queued */
+    ok(ds_launch(bad, 1, NULL, 0, s));
+    ok(ds_event_record(plain, s));
+    ok(ds_event_record(timed, s));
+    gate_open(&g);
+    refused(ds_stream_synchronize(s), DS_ERR_FAILED);
+    ok(ds_device_reset(harness_device(0)));
+    ok(ds_stream_query(s));
+    refused(ds_event_query(plain), DS_ERR_FAILED);
+    refused(ds_event_elapsed_ms(timed, timed, &ms), DS_ERR_FAILED); /* not "not ready" for ever */
+    ok(ds_stream_record_new(s, 0, &healthy));
+    ok(ds_event_synchronize(healthy));
+    ok(ds_event_record(plain, s));
+    ok(ds_event_synchronize(plain));
+    ok(ds_event_destroy(plain));
+    ok(ds_event_destroy(timed));
+    ok(ds_event_destroy(healthy));
+    ok(ds_stream_destroy(s));
+    ok(ds_kernel_destroy(bad));
+}
+
+static void test_a_refused_strict_push_enqueues_nothing(void **state) {
+    gate g = { 0 };
+    ds_stream s, before;
+    (void)state;
+    ok(ds_stream_create(&(ds_stream_desc){ .device = harness_device(1) }, &s));
+    ok(ds_stream_current(harness_device(1), &before));
+    ok(ds_launch_host_func(before, gate_fn, &g, NULL));
+    refused(ds_stream_push(s, DS_PUSH_STRICT | DS_PUSH_WAIT_PREV), DS_ERR_DEVICE_MISMATCH);
+    ds_result pending = ds_stream_query(s);
+    gate_open(&g);
+    ok(pending);
+    ok(ds_stream_destroy(s));
+}
+
+static void test_pop_restores_the_stream_of_the_device_at_entry_too(void **state) {
+    ds_stream s, x, at_entry, now;
+    (void)state;
+    ok(ds_stream_create(&(ds_stream_desc){ .device = harness_device(1) }, &s));
+    ok(ds_stream_create(&(ds_stream_desc){ .device = harness_device(0) }, &x));
+    ok(ds_stream_current(harness_device(0), &at_entry));
+    ok(ds_stream_push(s, 0));
+    ok(ds_stream_use(x, 0, NULL)); /* on the device that was current at entry */
+    ok(ds_stream_pop());
+    ok(ds_stream_current(harness_device(0), &now));
+    assert_true(ds_stream_equal(now, at_entry));
+    ok(ds_stream_push((ds_stream){ 0 }, 0));
+    ok(ds_stream_use(x, 0, NULL));
+    ok(ds_stream_pop());
+    ok(ds_stream_current(harness_device(0), &now));
+    assert_true(ds_stream_equal(now, at_entry));
+    ok(ds_stream_destroy(s));
+    ok(ds_stream_destroy(x));
+}
+
+static void test_shutdown_drains_although_the_driver_reports_a_fault(void **state) {
+    static uint64_t h;
+    (void)state;
+    harness_shutdown();
+    ok(ds_init(&(ds_init_desc){ .layers = "fault", .fault = "device_synchronize:1" }));
+    ds_stream s = harness_stream(0, DS_STREAM_NON_BLOCKING);
+    h = 1;
+    uint64_t want = 1;
+    for (uint64_t i = 0; i < 10000; i++) {
+        fold(s, &h, i);
+        want = fold_host(want, i);
+    }
+    ok(ds_stream_destroy(s));
+    ds_result down = ds_shutdown();
+    harness_forget();
+    assert_int_equal(down, DS_ERR_DRIVER);
+    assert_true(h == want);
+}
+
+static _Atomic int backlog_passed;
+
+static int count_item(size_t first, size_t count, const void *args) {
+    (void)first;
+    (void)count;
+    (void)args;
+    backlog_passed++;
+    return 0;
+}
+
+/* A worker that keeps a quick stream in sight must not leave it behind streams that are always ready. */
+static void test_an_urgent_stream_does_not_starve_behind_a_backlog(void **state) {
+    enum { BACKLOG = 400000 };
+    (void)state;
+    if (!harness_is_cpu()) skip();
+    harness_shutdown();
+    ok(ds_init(&(ds_init_desc){ .cpu = &(ds_cpu_desc){ .devices = 2, .workers = 1 } }));
+    ds_kernel count;
+    ds_stream low[2], urgent;
+    gate g = { 0 };
+    uint64_t h = 1;
+    backlog_passed = 0;
+    ok(ds_kernel_create(&(ds_kernel_desc){ .name = "count", .cpu_fn = count_item }, &count));
+    for (int i = 0; i < 2; i++) ok(ds_stream_create(NULL, &low[i]));
+    ok(ds_stream_create(&(ds_stream_desc){ .priority = DS_PRIORITY_HIGHEST }, &urgent));
+    for (int i = 0; i < 2; i++) ok(ds_launch_host_func(low[i], gate_fn, &g, NULL));
+    for (int i = 0; i < BACKLOG; i++) ok(ds_launch(count, 1, NULL, 0, low[i & 1]));
+    fold(urgent, &h, 2); /* so that the worker polls it */
+    ok(ds_stream_synchronize(urgent));
+    gate_open(&g);
+    while (backlog_passed == 0) {}
+    fold(urgent, &h, 3);
+    while (ds_stream_query(urgent) == DS_NOT_READY) {} /* no synchronize: a waiting host might run it itself */
+    int behind = BACKLOG - backlog_passed;
+    for (int i = 0; i < 2; i++) {
+        ok(ds_stream_synchronize(low[i]));
+        ok(ds_stream_destroy(low[i]));
+    }
+    ok(ds_stream_destroy(urgent));
+    ok(ds_kernel_destroy(count));
+    harness_shutdown();
+    print_message("          the urgent operation left %d of %d behind it\n", behind, BACKLOG);
+    assert_true(behind > 0);
+}
+
+const struct CMUnitTest tests_lifecycle[] = {
+    DS_TEST(test_setuid_does_not_wait_for_the_drivers_threads, "review"),
+    DS_TEST(test_devstream_may_be_called_while_a_thread_ends, "review"),
+    DS_TEST(test_an_unwrapped_stream_has_one_owner_however_late_its_first_handle_goes, "review"),
+    DS_TEST(test_init_copies_what_it_is_given_and_a_refused_one_changes_nothing, "review"),
+    DS_TEST(test_a_layer_named_twice_is_refused, "review"),
+    DS_TEST(test_an_event_in_failed_work_stays_failed_after_a_reset, "peers b.1, review"),
+    DS_TEST(test_a_refused_strict_push_enqueues_nothing, "review"),
+    DS_TEST(test_pop_restores_the_stream_of_the_device_at_entry_too, "peers C5, review"),
+    DS_TEST(test_shutdown_drains_although_the_driver_reports_a_fault, "review"),
+    DS_TEST(test_an_urgent_stream_does_not_starve_behind_a_backlog, "peers b.11, review"),
+};
+const size_t tests_lifecycle_count = sizeof tests_lifecycle / sizeof tests_lifecycle[0];
