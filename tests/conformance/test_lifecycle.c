@@ -145,6 +145,7 @@ static void test_a_refused_strict_push_enqueues_nothing(void **state) {
     refused(ds_stream_push(s, DS_PUSH_STRICT | DS_PUSH_WAIT_PREV), DS_ERR_DEVICE_MISMATCH);
     ds_result pending = ds_stream_query(s);
     gate_open(&g);
+    ok(ds_stream_synchronize(before)); /* the gate is on our stack */
     ok(pending);
     ok(ds_stream_destroy(s));
 }
