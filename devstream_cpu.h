@@ -668,9 +668,10 @@ static void ds__cpu_long(ds__cpu_worker *w, int begin) {
 /* ---- >>cpu jobs: one operation on several threads --------------------------------------------------------------- */
 
 /* Waiting host threads take pieces from the front and workers from the back, so that each processor meets much the same
-   memory every time. `taken` says that one is left; front and back then never meet. */
-static void ds__cpu_job_work(ds__cpu_job *job, int worker) {
-    while (atomic_fetch_add_explicit(&job->taken, 1, memory_order_relaxed) < job->pieces) {
+   memory every time. `taken` says that one is left; front and back then never meet. leave: a helping worker goes when
+   there are ready streams. limit: this many pieces at most. */
+static void ds__cpu_job_work(ds__cpu_job *job, int worker, int leave, size_t limit) {
+    while (limit-- > 0 && !(leave && atomic_load_explicit(&ds__cpu.ready_mask, memory_order_relaxed)) && atomic_fetch_add_explicit(&job->taken, 1, memory_order_relaxed) < job->pieces) {
         size_t n = atomic_fetch_add_explicit(worker ? &job->back : &job->front, 1, memory_order_relaxed);
         job->piece_fn(job, worker ? job->pieces - 1 - n : n);
         atomic_fetch_add_explicit(&job->finished, 1, memory_order_acq_rel);
@@ -678,7 +679,7 @@ static void ds__cpu_job_work(ds__cpu_job *job, int worker) {
 }
 
 /* Joins a job: that of one stream which has not passed `upto`, or any. 0: there was none. */
-static int ds__cpu_job_join(ds__cpu_stream *s, uint64_t upto, int worker) {
+static int ds__cpu_job_join(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto) {
     ds__lock_take(&ds__cpu.lock);
     ds__cpu_job *job = s ? atomic_load_explicit(&s->job, memory_order_relaxed) : ds__cpu.jobs;
     if (s && atomic_load_explicit(&s->done, memory_order_relaxed) >= upto) job = NULL; /* a later operation's */
@@ -688,7 +689,11 @@ static int ds__cpu_job_join(ds__cpu_stream *s, uint64_t upto, int worker) {
     if (!job) return 0;
     int outer = ds__tls.in_callback;
     ds__tls.in_callback = 1;
-    ds__cpu_job_work(job, worker);
+    /* Between the pieces of a copy a worker can look at ready streams; those of a kernel may take long. */
+    int moves = job->op->kind != DS__OP_KERNEL;
+    if (!moves) ds__cpu_long(w, 1);
+    ds__cpu_job_work(job, w != NULL, w != NULL && moves, SIZE_MAX);
+    ds__cpu_long(w, 0);
     ds__tls.in_callback = outer;
     ds__lock_take(&ds__cpu.lock);
     job->users--;
@@ -706,14 +711,17 @@ static void ds__cpu_job_run(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_job *j
     atomic_fetch_add(&ds__cpu.job_count, 1);
     atomic_store_explicit(&s->job, job, memory_order_release);
     ds__lock_give(&ds__cpu.lock);
-    /* no more threads than processors: workers that are awake, and host threads that wait and so take part */
+    /* Two pieces on our own, time enough for a host thread that waits, or a worker that is awake, to join. Then sleeping
+       workers are called, but no more threads than processors: one too many, and a piece waits for a time slice. */
+    ds__cpu_job_work(job, w != NULL, 0, 2);
     int parked = atomic_load(&ds__cpu.parked);
-    int wanted = ds__cpu.processors - (ds__cpu.workers - parked) - atomic_load_explicit(&ds__cpu.hurry, memory_order_relaxed);
+    int wanted = ds__cpu.processors - (ds__cpu.workers - parked) - atomic_load_explicit(&ds__cpu.hurry, memory_order_relaxed) -
+                 (w == NULL && atomic_load_explicit(&ds__cpu.hurry, memory_order_relaxed) == 0);
     if (call_workers && parked > 0 && wanted > 0) {
         atomic_fetch_add(&ds__cpu.wake_word, 1);
         ds__futex_wake(&ds__cpu.wake_word, wanted < parked ? wanted : parked);
     }
-    ds__cpu_job_work(job, w != NULL);
+    ds__cpu_job_work(job, w != NULL, 0, SIZE_MAX);
     for (int spins = 0; ; spins++) {
         int over = 0;
         if (atomic_load_explicit(&job->finished, memory_order_acquire) == job->pieces) {
@@ -798,35 +806,28 @@ static void ds__cpu_copy_staged(const ds__op *op) {
     atomic_fetch_add_explicit(&ds__cpu.staged, 1, memory_order_relaxed);
 }
 
-/* Sets n bytes to a pattern of eight, whose first byte stands at `to`. */
-static void ds__cpu_fill_row(char *to, const char *pattern, size_t n, int around) {
-    uint64_t word;
-    size_t i = 0;
+/* Sets n bytes to a pattern of eight, whose first byte stands at `to`. Stores through the caches: measured faster than
+   those around them at every size that was tried, since nothing is read. */
+static void ds__cpu_fill_row(char *to, const char *pattern, size_t n) {
+    uint64_t word, block[512];
     memcpy(&word, pattern, 8);
-    if (!around && word == (word & 255) * 0x0101010101010101u) { memset(to, (int)(word & 255), n); return; }
-#if defined(__x86_64__) && !defined(DS__SANITIZED)
-    if (around && n >= 64 && (uintptr_t)to % 4 == 0) { /* stores that go around the caches */
-        uint32_t half = (uint32_t)word; /* values of 1, 2 and 4 bytes repeat in four */
-        for (; (uintptr_t)(to + i) % 8 != 0; i += 4) memcpy(to + i, &half, 4);
-        uint64_t twice = (uint64_t)half << 32 | half;
-        for (; i + 64 <= n; i += 64)
-            for (size_t k = 0; k < 64; k += 8)
-                __asm__ __volatile__("movntiq %0, (%1)" : : "r"(twice), "r"(to + i + k) : "memory");
-        __asm__ __volatile__("sfence" ::: "memory");
+    if (word == (word & 255) * 0x0101010101010101u) { memset(to, (int)(word & 255), n); return; }
+    if (n >= sizeof block) {
+        for (size_t i = 0; i < sizeof block / sizeof block[0]; i++) block[i] = word;
+        for (; n >= sizeof block; n -= sizeof block, to += sizeof block) memcpy(to, block, sizeof block);
     }
-#endif
-    for (; i + 8 <= n; i += 8) memcpy(to + i, &word, 8);
-    for (size_t k = 0; i < n; i++, k++) to[i] = pattern[k];
+    for (; n >= 8; n -= 8, to += 8) memcpy(to, &word, 8);
+    memcpy(to, pattern, n);
 }
 
 /* Elements first .. first+count-1 of the fill. */
-static void ds__cpu_fill_part(const ds__op *op, size_t first, size_t count, int around) {
+static void ds__cpu_fill_part(const ds__op *op, size_t first, size_t count) {
     size_t width = op->u.fill.width, size = op->u.fill.value_size;
     char pattern[8];
     for (size_t i = 0; i < 8; i += size) memcpy(pattern + i, &op->u.fill.value, size); /* little endian: the low bytes */
     while (count) {
         size_t row = first / width, column = first % width, n = width - column < count ? width - column : count;
-        ds__cpu_fill_row((char *)op->u.fill.dst + row * op->u.fill.pitch + column * size, pattern, n * size, around);
+        ds__cpu_fill_row((char *)op->u.fill.dst + row * op->u.fill.pitch + column * size, pattern, n * size);
         first += n;
         count -= n;
     }
@@ -837,7 +838,7 @@ static void ds__cpu_part_piece(ds__cpu_job *job, size_t piece) {
     size_t total = op->kind == DS__OP_COPY ? op->u.copy.width * op->u.copy.height : op->u.fill.width * op->u.fill.height;
     size_t first = piece * job->piece_items, n = total - first < job->piece_items ? total - first : job->piece_items;
     if (op->kind == DS__OP_COPY) ds__cpu_copy_part(op, first, n, ds__op_bytes(op) >= DS__CPU_STREAM_BYTES);
-    else ds__cpu_fill_part(op, first, n, ds__op_bytes(op) >= DS__CPU_STREAM_BYTES);
+    else ds__cpu_fill_part(op, first, n);
 }
 
 /* A copy or fill, on this thread or on several. */
@@ -849,7 +850,7 @@ static void ds__cpu_move(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op)
         ds__cpu_copy_staged(op);
     } else if (bytes < DS__CPU_SPLIT_BYTES || ds__cpu.is_inline || ds__cpu.seed) {
         if (bytes > 65536) ds__cpu_long(w, 1);
-        if (op->kind == DS__OP_COPY) ds__cpu_copy_part(op, 0, elements, 0); else ds__cpu_fill_part(op, 0, elements, 0);
+        if (op->kind == DS__OP_COPY) ds__cpu_copy_part(op, 0, elements, 0); else ds__cpu_fill_part(op, 0, elements);
     } else {
         ds__cpu_job job;
         memset(&job, 0, sizeof job);
@@ -1224,9 +1225,7 @@ static void *ds__cpu_worker_main(void *arg) {
         }
         ds__cpu_adapt(w, atomic_load_explicit(&w->operations, memory_order_relaxed) - before);
         if (!found && atomic_load_explicit(&ds__cpu.job_count, memory_order_relaxed) > 0) {
-            ds__cpu_long(w, 1);
-            found = ds__cpu_job_join(NULL, 0, 1);
-            ds__cpu_long(w, 0);
+            found = ds__cpu_job_join(w, NULL, 0);
         }
         if (found) { looks = 0; continue; }
         if (looks++ == 0) last = ds__now_ns();
@@ -1357,7 +1356,7 @@ static int ds__cpu_help(ds__cpu_stream *s, uint64_t upto) {
             return 0;
         }
         case DS__CPU_RUNNING:
-            return atomic_load_explicit(&s->job, memory_order_relaxed) != NULL && ds__cpu_job_join(s, upto, 0);
+            return atomic_load_explicit(&s->job, memory_order_relaxed) != NULL && ds__cpu_job_join(NULL, s, upto);
         case DS__CPU_PARKED: {
             uint32_t count = atomic_load(&s->park_count);
             ds__cpu_stream *on = atomic_load(&s->park_on);
@@ -1534,7 +1533,7 @@ static int ds__cpu_at_once(ds__cpu_stream *s, const ds__op *op) {
     int failed = mine && ds__cpu_stream_failure(s) != NULL;
     if (mine && !failed) {
         if (op->kind == DS__OP_COPY) ds__cpu_copy_part(op, 0, ds__op_bytes(op), 0);
-        else ds__cpu_fill_part(op, 0, op->u.fill.width * op->u.fill.height, 0);
+        else ds__cpu_fill_part(op, 0, op->u.fill.width * op->u.fill.height);
         atomic_store(&s->submitted, number + 1);
         ds__cpu_pass(s, number + 1);
     }
