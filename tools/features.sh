@@ -1,7 +1,8 @@
 #!/bin/sh
 # Checks docs/features.md against what is there, not against names in it: features.sh docs/features.md executed.log header...
 # Rows are | function of a reference | our function | test | ...: every ds_ name of the second column must be declared in a
-# header, and every test_ name of the third, at least one, must stand in the log of executed tests ("<driver> <test> ...").
+# header, and every test_ name of the third, at least one, must stand in the log of executed tests ("<driver> <test> ...")
+# for each driver that the fourth column names.
 set -eu
 page=$1 log=$2
 shift 2
@@ -10,7 +11,7 @@ if [ ! -e "$page" ]; then echo "features: $page is not there, nothing to check";
 
 cat "$@" | awk -v page="$page" -v log_name="$log" '
 BEGIN {
-    while ((getline line < log_name) > 0) { split(line, word, /[ \t]+/); ran[word[2]] = 1 }
+    while ((getline line < log_name) > 0) { split(line, word, /[ \t]+/); ran[word[2]] = 1; ran[word[1] " " word[2]] = 1 }
 }
 # The headers without their comments: whatever name is left is a function, a macro, a type or an enumerator of ours.
 {
@@ -36,17 +37,21 @@ END {
         rows++
         check(cell[3], "(ds|DS)_[A-Za-z0-9_]+", declared, "is not declared in a header")
         if (cell[3] ~ /ds_/ && cell[4] !~ /test_/) { print page ":" number ": no test is named"; bad++ }
-        check(cell[4], "test_[A-Za-z0-9_]+", ran, "was not executed (" log_name ")")
+        drivers = cell[5]
+        sub(/;.*/, "", drivers)
+        if (cell[3] ~ /ds_/ && drivers !~ /cpu|cuda/) { print page ":" number ": no driver is named"; bad++ }
+        if (drivers ~ /cpu/) check(cell[4], "test_[A-Za-z0-9_]+", ran, "was not executed on cpu (" log_name ")", "cpu ")
+        if (drivers ~ /cuda/) check(cell[4], "test_[A-Za-z0-9_]+", ran, "was not executed on cuda (" log_name ")", "cuda ")
     }
     if (rows < 2) { print page ": no rows found"; bad++ }
     printf "features: %d rows, %d names, %d wrong\n", rows, names, bad
     exit bad > 0
 }
-function check(text, pattern, known, complaint,    name) {
+function check(text, pattern, known, complaint, prefix,    name) {
     while (match(text, pattern)) {
         name = substr(text, RSTART, RLENGTH)
         text = substr(text, RSTART + RLENGTH)
         names++
-        if (!(name in known)) { print page ":" number ": " name " " complaint; bad++ }
+        if (!((prefix name) in known)) { print page ":" number ": " name " " complaint; bad++ }
     }
 }'

@@ -9,6 +9,8 @@ compiles() { # compiles COMPILER LANGUAGE HEADER...
     cc=$1 lang=$2; shift 2
     for h in "$@"; do echo "#include <$h>"; done | $cc -x "$lang" -fsyntax-only - 2>/dev/null
 }
+# Only where we know the packages; elsewhere that case of the matrix is skipped.
+crosses() { ! have apt-get || { have aarch64-linux-gnu-gcc && have qemu-aarch64; }; }
 links() { echo 'int main(void) { return 0; }' | "$@" -x c - -o /dev/null 2>/dev/null; }
 
 if have apt-get; then column=3 install="apt-get install -y --no-install-recommends"
@@ -28,6 +30,7 @@ matrix|have g++|g++|gcc-c++|gcc|g++|gcc-c++|g++
 matrix|have nm|binutils|binutils|binutils|binutils|binutils|binutils
 matrix|have musl-gcc|musl-tools|musl-gcc|musl|-|-|musl-gcc
 matrix|links clang -fsanitize=thread|libclang-rt-dev|compiler-rt|compiler-rt|compiler-rt|-|clang's sanitizer runtime (compiler-rt)
+matrix|crosses|gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user|-|-|-|-|a cross compiler and emulator for aarch64
 bench|have gnuplot|gnuplot-nox|gnuplot|gnuplot|gnuplot|gnuplot|gnuplot
 bench|compiles cc c CL/cl.h|ocl-icd-opencl-dev|ocl-icd-devel|opencl-headers ocl-icd|opencl-headers opencl-icd-loader-dev|opencl-headers ocl-icd-devel|OpenCL's headers and loader
 bench|ls /etc/OpenCL/vendors/pocl*.icd|pocl-opencl-icd|pocl|pocl|-|pocl|PoCL

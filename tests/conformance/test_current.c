@@ -768,8 +768,31 @@ static void test_a_chain_of_scopes_that_wait_keeps_one_order(void **state) {
     ok(ds_stream_destroy(inner));
 }
 
-/* Lines that have no meaning in C: peers 17, 44 (part): what is not a stream does not compile; a zeroed one is here.
-   peers D3 (part): there is no opt-in to inherit the current stream. */
+static void *take_over(void *stream) {
+    ds_stream s = *(ds_stream *)stream, now;
+    ds_device device, of_stream;
+    ok_thread(ds_stream_use(s, 0, NULL));
+    ok_thread(ds_device_get(&device));
+    ok_thread(ds_stream_device(s, &of_stream));
+    ok_thread(ds_stream_current((ds_device){ 0, 0 }, &now));
+    return device.index == of_stream.index && ds_stream_equal(now, s) ? stream : NULL;
+}
+
+/* Inheriting is by handing the handle over; that one call sets the device too. */
+static void test_a_thread_that_wants_to_takes_over_another_ones_stream(void **state) {
+    pthread_t thread;
+    void *taken = NULL;
+    (void)state;
+    ds_stream s = made(1);
+    ok(ds_stream_use(s, 0, NULL));
+    assert_int_equal(pthread_create(&thread, NULL, take_over, &s), 0);
+    pthread_join(thread, &taken);
+    assert_non_null(taken);
+    ok(ds_stream_use(default_of(1), 0, NULL));
+    ok(ds_stream_destroy(s));
+}
+
+/* Lines that have no meaning in C: peers 17, 44 (part): what is not a stream does not compile; a zeroed one is here. */
 
 const struct CMUnitTest tests_current[] = {
     DS_TEST(test_at_first_the_default_stream_of_each_device_is_current, "peers 49, torch 16 17"),
@@ -792,6 +815,7 @@ const struct CMUnitTest tests_current[] = {
     DS_TEST(test_a_destroyed_current_stream_keeps_its_handle_and_refuses_work, "peers 3"),
     DS_TEST(test_frames_unwind_over_destroyed_streams, "peers 3"),
     DS_TEST(test_a_new_thread_begins_with_the_default_stream_and_no_frames, "peers D3, torch 30"),
+    DS_TEST(test_a_thread_that_wants_to_takes_over_another_ones_stream, "peers D3 C4"),
     DS_TEST(test_a_stream_may_be_current_in_two_threads_and_each_may_drop_it, "peers 11"),
     DS_TEST(test_many_threads_push_and_pop_without_seeing_each_other, "torch 30"),
     DS_TEST(test_a_stream_scope_is_left_however_the_block_is, "peers 6 32 33 53, torch 20"),
