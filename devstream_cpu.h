@@ -78,7 +78,7 @@ DSDEF DS_MUST_USE ds_result ds_cpu_get_stats(ds_cpu_stats *out);
 
 enum { DS__CPU_FREE, DS__CPU_IDLE, DS__CPU_READY, DS__CPU_RUNNING, DS__CPU_POLLED, DS__CPU_PARKED, DS__CPU_AT_HOST };
 enum {
-    DS__CPU_LEVELS = 6,              /* priorities -5 .. 0, what recent GPUs report (peers: probe P16) */
+    DS__CPU_LEVELS = 6,              /* priorities -5 .. 0, which recent GPUs are believed to report */
     DS__CPU_BLOCK_BYTES = 8192,      /* of a block of queued operations; holds the largest operation */
     DS__CPU_SLAB_BLOCKS = 32,
     DS__CPU_POLL_SLOTS = 16,         /* streams a worker polls at most */
@@ -205,7 +205,7 @@ typedef struct ds__cpu_event {
 
 typedef struct ds__cpu_worker {
     pthread_t thread;
-    int index, polled_count;
+    int polled_count;
     _Atomic(ds__cpu_stream *) polled[DS__CPU_POLL_SLOTS];
     _Atomic uint32_t beat;           /* odd while an operation runs */
     _Atomic(ds__cpu_stream *) running;
@@ -786,23 +786,13 @@ static void ds__cpu_copy_part(const ds__op *op, size_t first, size_t count, int 
 /* The same through a buffer, as when two GPUs cannot reach each other. */
 static void ds__cpu_copy_staged(const ds__op *op) {
     char stage[4096];
-    size_t total = op->u.copy.width * op->u.copy.height;
-    for (size_t at = 0; at < total; at += sizeof stage) {
-        size_t n = total - at < sizeof stage ? total - at : sizeof stage;
-        ds__op in = *op, out = *op;
-        if (op->u.copy.height == 1) {
-            memcpy(stage, (const char *)op->u.copy.src + at, n);
-            memcpy((char *)op->u.copy.dst + at, stage, n);
-            continue;
+    size_t width = op->u.copy.width;
+    for (size_t row = 0; row < op->u.copy.height; row++)
+        for (size_t at = 0; at < width; at += sizeof stage) {
+            size_t n = width - at < sizeof stage ? width - at : sizeof stage;
+            memcpy(stage, (const char *)op->u.copy.src + row * op->u.copy.src_pitch + at, n);
+            memcpy((char *)op->u.copy.dst + row * op->u.copy.dst_pitch + at, stage, n);
         }
-        for (size_t i = 0; i < n; ) { /* rows are cut where the buffer ends */
-            size_t row = (at + i) / op->u.copy.width, column = (at + i) % op->u.copy.width;
-            size_t m = op->u.copy.width - column < n - i ? op->u.copy.width - column : n - i;
-            memcpy(stage + i, (const char *)in.u.copy.src + row * in.u.copy.src_pitch + column, m);
-            memcpy((char *)out.u.copy.dst + row * out.u.copy.dst_pitch + column, stage + i, m);
-            i += m;
-        }
-    }
     atomic_fetch_add_explicit(&ds__cpu.staged, 1, memory_order_relaxed);
 }
 
@@ -2222,7 +2212,6 @@ static ds_result ds__cpu_start(void) {
     atomic_store(&ds__cpu.monitor_word, 1);
     int error = 0;
     for (int i = 0; i < workers && !error; i++) {
-        ds__cpu.worker[i].index = i;
         error = pthread_create(&ds__cpu.worker[i].thread, NULL, ds__cpu_worker_main, &ds__cpu.worker[i]);
         if (!error) ds__cpu.workers_started++;
     }
