@@ -1,6 +1,7 @@
 /* What happens around the edges of a life: threads that end, shutdowns, resets, ownership handed over, frames. Each test
    stands for a defect that a review once found. */
 #include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -14,7 +15,11 @@ static void test_setuid_does_not_wait_for_the_drivers_threads(void **state) {
 
 static pthread_key_t exit_key;
 
+static _Atomic int at_exit, reclaimed;
+
 static void destroy_at_thread_exit(void *stream) {
+    at_exit = 1;
+    while (!reclaimed) sched_yield(); /* devstream's own destructor ran before, and its leavings are gone now */
     ok_thread(ds_stream_destroy(*(ds_stream *)stream));
 }
 
@@ -31,8 +36,11 @@ static void test_devstream_may_be_called_while_a_thread_ends(void **state) {
     for (int i = 0; i < 100; i++) {
         pthread_t thread;
         ds_stream s = { 0 }, other;
+        at_exit = reclaimed = 0;
         assert_int_equal(pthread_create(&thread, NULL, use_and_end, &s), 0);
+        while (!at_exit) sched_yield();
         ok(ds_stream_create(NULL, &other)); /* reclaims what ended threads left */
+        reclaimed = 1;
         pthread_join(thread, NULL);
         refused(ds_stream_query(s), DS_ERR_INVALID_HANDLE);
         ok(ds_stream_destroy(other));
@@ -57,9 +65,12 @@ static void test_an_unwrapped_stream_has_one_owner_however_late_its_first_handle
     ok(ds_stream_destroy(owner));
 }
 
-static ds_result configure_from_memory_that_goes(void) {
-    unsigned char apart[4] = { 1, 0, 0, 1 };
-    char layers[] = "fault", fault[] = "stream_query:1";
+static ds_result configure_from_memory_that_changes(void) {
+    static unsigned char apart[4]; /* static: the compiler must not drop what is written last */
+    static char layers[8], fault[16];
+    memcpy(apart, (const unsigned char[4]){ 1, 0, 0, 1 }, sizeof apart);
+    memcpy(layers, "fault", sizeof "fault");
+    memcpy(fault, "stream_query:1", sizeof "stream_query:1");
     ds_cpu_desc cpu = { .devices = 2, .peer_access = apart };
     ds_result r = ds_init(&(ds_init_desc){ .cpu = &cpu, .layers = layers, .fault = fault });
     memset(apart, 1, sizeof apart);
@@ -73,7 +84,7 @@ static void test_init_copies_what_it_is_given_and_a_refused_one_changes_nothing(
     ds_stream s;
     (void)state;
     harness_shutdown();
-    ds_result configured = configure_from_memory_that_goes();
+    ds_result configured = configure_from_memory_that_changes();
     ds_result asked = ds_device_can_access_peer(ds_cpu(0), ds_cpu(1), &reach);
     ds_result again = ds_init(&(ds_init_desc){ .fault = "stream_create:1" });
     ds_result created = ds_stream_create(NULL, &s);
