@@ -152,24 +152,6 @@ static void test_later_work_waits_for_a_host_function_other_streams_do_not(void 
 
 /* ---- destructors ---- */
 
-/* Atomic: when the stream is done a destructor may still be about to run, so it is waited for by its own count. */
-typedef struct payload { _Atomic int ran, destroyed, status; } payload;
-
-static void payload_run(void *user) { ((payload *)user)->ran++; }
-static void payload_destroy(void *user) { ((payload *)user)->destroyed++; }
-static void payload_callback(ds_stream stream, ds_result status, void *user) {
-    (void)stream;
-    ((payload *)user)->status = status;
-    ((payload *)user)->ran++;
-}
-
-static void await_destroyed(payload *p, int count) {
-    for (int i = 0; i < count; i++)
-        while (!p[i].destroyed) sched_yield();
-    for (int i = 0; i < 100; i++) sched_yield(); /* the chance to run twice */
-    for (int i = 0; i < count; i++) assert_int_equal(p[i].destroyed, 1);
-}
-
 static void test_destructors_run_once_after_success(void **state) {
     (void)state;
     static payload p[200];

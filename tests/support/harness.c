@@ -191,3 +191,18 @@ void harness_shutdown(void) {
     ok(ds_shutdown());
     harness_forget();
 }
+
+void payload_run(void *user) { ((payload *)user)->ran++; }
+void payload_destroy(void *user) { ((payload *)user)->destroyed++; }
+void payload_callback(ds_stream stream, ds_result status, void *user) {
+    (void)stream;
+    ((payload *)user)->status = status;
+    ((payload *)user)->ran++;
+}
+
+void await_destroyed(payload *p, int count) {
+    for (int i = 0; i < count; i++)
+        while (!p[i].destroyed) sched_yield();
+    for (int i = 0; i < 100; i++) sched_yield(); /* the chance to run twice */
+    for (int i = 0; i < count; i++) assert_int_equal(p[i].destroyed, 1);
+}

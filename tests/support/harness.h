@@ -57,6 +57,14 @@ int harness_teardown(void **state);
 void harness_die(const char *call, ds_result result);
 void harness_sentence(const char *text, const char *call);
 
+/* What is handed to a host function or callback: counts its runs and its destructions, keeps the status. */
+typedef struct payload { _Atomic int ran, destroyed, status; } payload;
+void payload_run(void *user);
+void payload_destroy(void *user);
+void payload_callback(ds_stream stream, ds_result status, void *user);
+/* Waits until each of them was destroyed, and checks that it was once. */
+void await_destroyed(payload *p, int count);
+
 /* Blocks a stream: ds_launch_host_func(s, gate_fn, &g, NULL) until gate_open(&g). */
 typedef struct gate {
     _Atomic int entered;
