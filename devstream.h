@@ -566,8 +566,13 @@ typedef struct ds_kernel_cuda {
     const char *entry;       /**< name of the function in the image */
     const void *native_fn;   /**< or: a function that nvcc registered */
     unsigned block;          /**< threads of a block when launched over items; 0: 256 */
-    unsigned shared_bytes;   /**< dynamic shared memory when launched over items */
+    unsigned shared_bytes;   /**< dynamic shared memory of a block when launched over items */
+    unsigned items_per_block;            /**< items that one block handles at a time; 0: one per thread */
+    unsigned blocks_per_multiprocessor;  /**< most blocks per multiprocessor: the kernel goes over the items in steps of
+                                              its number of blocks; 0: as many blocks as the items need */
 } ds_kernel_cuda;
+/** Most parameters of a kernel. */
+#define DS_KERNEL_MAX_PARAMS 256
 
 /** Largest argument struct in bytes. */
 #define DS_KERNEL_MAX_ARGS 4096
@@ -592,6 +597,10 @@ typedef struct ds_grid {
 
 /** Creates a kernel, for all devices. */
 DSDEF DS_MUST_USE ds_result ds_kernel_create(const ds_kernel_desc *desc, ds_kernel *out);
+/** Makes the kernel ready on a device now (blocks: PTX is compiled for the GPU) instead of at its first launch there.
+    DS_ERR_UNSUPPORTED when it has no form for the device; DS_ERR_INVALID_VALUE when the driver refuses the image: the
+    sentence has the driver's message. On a CPU device there is nothing to do. */
+DSDEF DS_MUST_USE ds_result ds_kernel_load(ds_kernel kernel, ds_device device);
 /** The handle becomes invalid; launches that are pending still run. */
 DSDEF DS_MUST_USE ds_result ds_kernel_destroy(ds_kernel kernel);
 /** Launches the kernel over items 0 .. items-1 in stream order. args_size must be the one of the desc; the struct is
@@ -724,6 +733,7 @@ private:
 #define ds_launch_host_func(...) (DS_HERE_, ds_launch_host_func(__VA_ARGS__))
 #define ds_add_callback(...) (DS_HERE_, ds_add_callback(__VA_ARGS__))
 #define ds_kernel_create(...) (DS_HERE_, ds_kernel_create(__VA_ARGS__))
+#define ds_kernel_load(...) (DS_HERE_, ds_kernel_load(__VA_ARGS__))
 #define ds_kernel_destroy(...) (DS_HERE_, ds_kernel_destroy(__VA_ARGS__))
 #define ds_launch(...) (DS_HERE_, ds_launch(__VA_ARGS__))
 #define ds_launch_grid(...) (DS_HERE_, ds_launch_grid(__VA_ARGS__))
@@ -921,6 +931,18 @@ static ds_result ds__fail(ds_result code, const char *format, ...) {
     va_end(args);
     ds__log(DS_LOG_ERROR, code, t->error);
     return code;
+}
+
+/* Adds to the sentence of an error that was just set; returns its code. */
+__attribute__((format(printf, 2, 3), cold, noinline)) DS__SEAM
+static ds_result ds__also(ds_result r, const char *format, ...) {
+    ds__tls_block *t = &ds__tls;
+    size_t n = strlen(t->error);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(t->error + n, sizeof t->error - n, format, args);
+    va_end(args);
+    return r;
 }
 
 /* ---- >>bookkeeping memory ------------------------------------------------------------------------------------- */
@@ -1125,6 +1147,7 @@ static void ds__table_destroy(ds__table *t) {
 /* ---- >>objects ------------------------------------------------------------------------------------------------- */
 
 typedef struct ds__driver ds__driver;
+typedef struct ds__ranges ds__ranges;
 
 enum { DS__STREAM_NEW = 0, DS__STREAM_LEGACY = 1, DS__STREAM_PER_THREAD = 2 };
 
@@ -1137,7 +1160,7 @@ typedef struct ds__stream {
     int priority, requested;
     unsigned flags;
     uint8_t kind, borrowed;       /* DS__STREAM_*; 1: a wrapper that must not end the native stream */
-    uint8_t of_legacy;            /* 1: a wrapper of the legacy stream */
+    uint8_t of_legacy, shared;    /* 1: a wrapper of the legacy stream; of a default stream, whose native form it has */
     _Atomic uint8_t unwrapped;    /* 1: the native stream was given away */
     _Atomic int owners;
     char *label;
@@ -1170,6 +1193,7 @@ typedef struct ds__kernel {
     ds_kernel_cuda cuda;
     ds_site made;
     void *mark;
+    _Atomic(void *) loaded;       /* CUDA driver: the function on each device */
     char pad[64];                 /* launching threads read what stands above, workers write what stands below */
     _Atomic uint32_t runs;        /* CPU driver: launches timed so far */
     _Atomic uint32_t item_ns;     /* CPU driver: nanoseconds of an item, as last measured */
@@ -1182,8 +1206,14 @@ enum { DS__OP_JUMP = 0, DS__OP_KERNEL, DS__OP_COPY, DS__OP_FILL, DS__OP_HOST, DS
 
 enum {
     DS__OP_STAGED = 1, /* copy: the devices cannot reach each other */
-    DS__OP_BLOCKS = 2  /* copy, fill: submit returns when it is done, because it touches pageable memory */
+    DS__OP_BLOCKS = 2, /* copy, fill: submit returns when it is done, because it touches pageable memory */
+    DS__OP_DST = 2,    /* copy, fill: seven bits from here on say where the destination is */
+    DS__OP_SRC = 9     /* copy: and where the source is */
 };
+/* Where an operand is. A copy on a GPU's stream leaves what devstream did not allocate to cudart, which knows. */
+enum { DS__AT_UNKNOWN = 0, DS__AT_PAGEABLE, DS__AT_PINNED, DS__AT_OTHER /* device memory of the CPU driver, for the CUDA driver */,
+       DS__AT_DEVICE /* and the index */ };
+#define DS__MAX_DEVICES (128 - DS__AT_DEVICE)
 
 /* A piece of stream work: what the core hands to a driver, what the CPU driver queues, what a layer sees. */
 typedef struct ds__op {
@@ -1213,34 +1243,40 @@ typedef struct ds__op {
     X(stream_create, (int device, int kind, unsigned flags, int *priority, void **out), (device, kind, flags, priority, out)) \
     X(stream_query, (void *stream), (stream)) \
     X(stream_synchronize, (void *stream, uint64_t timeout_ns), (stream, timeout_ns)) \
-    X(stream_wrap, (int device, void *native, int own, unsigned *out_flags, int *out_priority), \
-      (device, native, own, out_flags, out_priority)) \
+    X(stream_wrap, (int device, void *native, int own, unsigned *out_flags, int *out_priority, void **out), \
+      (device, native, own, out_flags, out_priority, out)) \
     X(stream_native, (void *stream, void **out), (stream, out)) \
-    X(event_create, (unsigned flags, void **out), (flags, out)) \
+    X(event_create, (int device, unsigned flags, void **out), (device, flags, out)) \
     X(event_query, (void *event), (event)) \
     X(event_synchronize, (void *event, uint64_t timeout_ns), (event, timeout_ns)) \
     X(event_elapsed, (void *start, void *end, double *out_ms), (start, end, out_ms)) \
     X(submit, (void *stream, const ds__op *op), (stream, op)) \
     X(memory_alloc, (int device, size_t size, void **out), (device, size, out)) \
-    X(memory_free, (int device, void *ptr), (device, ptr)) \
+    X(memory_wait, (int device), (device)) \
     X(host_alloc, (size_t size, void **out), (size, out)) \
-    X(host_free, (void *ptr), (ptr)) \
     X(host_register, (void *ptr, size_t size), (ptr, size)) \
-    X(host_unregister, (void *ptr), (ptr)) \
-    X(pointer_query, (const void *ptr, ds_pointer_info *out), (ptr, out))
+    X(pointer_query, (const void *ptr, ds_pointer_info *out), (ptr, out)) \
+    X(kernel_load, (int device, ds__kernel *kernel), (device, kernel)) \
+    X(copy_now, (const ds__op *op), (op))
 
 struct ds__driver {
     const char *name;
     ds_device_type type;
     void (*probe)(ds_backend_info *out);    /* looks for devices; starts no thread */
     ds_result (*start)(void);               /* before the first entry is called */
+    int (*device_used)(int device);         /* 0: nothing was ever put on it, and waiting for it would only wake it up */
     void (*drain)(void);                    /* waits for all work; cannot fail */
     void (*stop)(void);                     /* drains, ends threads, frees */
     void (*stream_destroy)(void *stream);   /* deferred until drained; cannot fail */
-    void (*stream_unwrap)(void *stream);    /* the object goes to the caller as a native handle */
+    void (*stream_unwrap)(void *stream);    /* the native handle will go to the caller */
+    void (*stream_forget)(void *stream);    /* drops the driver's object and lets the native stream live */
+    const void *(*stream_identity)(void *stream); /* equal for two objects of one device: they are the same queue */
     void (*event_destroy)(void *event);
+    void (*kernel_destroy)(ds__kernel *kernel); /* drops what kernel_load made */
     int (*passed)(void **mark);             /* *mark NULL: notes all pending work in it. 1: that work is over, *mark is
                                                freed and NULL; 0: not yet (or no memory: asked again later) */
+    ds_result (*memory_release)(ds_memory_kind kind, int device, void *ptr, size_t size); /* gives it back, and does so
+                                               whatever it returns; nothing uses the memory any more */
 #define DS__MEMBER(entry, parameters, arguments) ds_result (*entry) parameters;
     DS__ENTRIES(DS__MEMBER)
 #undef DS__MEMBER
@@ -1276,6 +1312,10 @@ static struct {
     _Atomic int dead;            /* ended threads and destroyed objects that wait to be reclaimed */
     _Atomic uint64_t next_stream_id;
     ds_stream *legacy;           /* per device ordinal, made at first use */
+    ds__lock range_lock;         /* memory that is known: readers take no lock, they check `range_version` */
+    _Atomic(ds__ranges *) ranges;
+    _Atomic size_t range_count;
+    _Atomic uint32_t range_version; /* odd while it is changed */
 } ds__g = { .mutex = PTHREAD_MUTEX_INITIALIZER };
 
 static void ds__count_dead(int n) { atomic_fetch_add(&ds__g.dead, n); }
@@ -1308,15 +1348,28 @@ static uint64_t ds__env_number(const char *name) {
 /* ---- the CPU driver ---------------------------------------------------------------------------------------------- */
 
 static ds_result ds__enter(const char *fn);
+DS__SEAM static ds_result ds__name_object(ds_result r, const char *what, const char *label);
+DS__SEAM static ds_device ds__thread_device(void);
+DS__SEAM static int ds__known(const void *ptr, ds_pointer_info *out);
+DS__SEAM static ds_result ds__ask(const void *ptr, ds_pointer_info *out);
 
 #ifndef DEVSTREAM_NO_CPU
 #define DS__SEAM_READY
 #include "devstream_cpu.h"
 #endif
 
-/* ---- >>cuda: looks for CUDA; the driver itself comes with a later version ------------------------------------------ */
+/* ---- >>cuda: the CUDA driver, over cudart --------------------------------------------------------------------------- */
 
 #ifdef DEVSTREAM_CUDA
+
+/* Policy. Streams, events, copies and memory are cudart's. What goes through the driver's own entry points, which cudart hands
+   out, so that nothing links to libcuda: kernel images, launches, fills of more than bytes, and queries, which in cudart
+   would leave "not ready" as the thread's last error. Every call stands in a scope: it makes the device current where CUDA
+   asks for that, puts back the device that was current, and clears the last error only if it was ours. A stream made by
+   cudaStreamCreate carries its device with it, so copies, records, waits and queries on it switch nothing (CUDA C++
+   Programming Guide, "Stream and Event Behavior"); launches, fills and everything on the default streams do. Host functions
+   and callbacks both are cudaStreamAddCallback's: those run in every case and learn of a failure. */
+
 #if defined(__has_include)
 #if !__has_include(<cuda_runtime_api.h>)
 #error "DEVSTREAM_CUDA needs cudart's headers: add -I with the folder of cuda_runtime_api.h"
@@ -1330,31 +1383,1305 @@ static ds_result ds__enter(const char *fn);
 #if defined(__GNUC__)
 #pragma GCC diagnostic pop
 #endif
-static void ds__cuda_probe(ds_backend_info *out) {
-    int count = 0; /* untouched on failure */
-    cudaError_t error = cudaGetDeviceCount(&count);
-    if (error != cudaSuccess) {
-        (void)cudaGetLastError();
-        snprintf(out->reason, sizeof out->reason, "not taken: cudaGetDeviceCount says %d (%s)", (int)error, cudaGetErrorString(error));
-    } else {
-        snprintf(out->reason, sizeof out->reason, "not taken: %d found, but this version of devstream cannot run on them yet", count);
-    }
-}
-#else
-static void ds__cuda_probe(ds_backend_info *out) {
-    snprintf(out->reason, sizeof out->reason, "not taken: CUDA not compiled in: define DEVSTREAM_CUDA");
-}
+#if CUDART_VERSION < 11080
+#error "devstream needs cudart 11.8 or newer"
 #endif
 
-static void ds__no_cpu_probe(ds_backend_info *out) {
-    snprintf(out->reason, sizeof out->reason, "not taken: compiled with DEVSTREAM_NO_CPU");
+/* X(function, parameters): what is taken from the driver. The types are those of cuda.h, which need not be there: results,
+   options and JIT options are ints, handles are pointers, a device's address is 64 bits wide. */
+#define DS__CUDA_ENTRY_POINTS(X) \
+    X(cuModuleLoadDataEx, (void **module, const void *image, unsigned count, int *options, void **values)) \
+    X(cuModuleUnload, (void *module)) \
+    X(cuModuleGetFunction, (void **function, void *module, const char *name)) \
+    X(cuLaunchKernel, (void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y, \
+                       unsigned block_z, unsigned shared_bytes, cudaStream_t stream, void **params, void **extra)) \
+    X(cuStreamQuery, (cudaStream_t stream)) \
+    X(cuEventQuery, (cudaEvent_t event)) \
+    X(cuMemGetAddressRange, (unsigned long long *base, size_t *size, unsigned long long address)) \
+    X(cuMemsetD16Async, (unsigned long long address, unsigned short value, size_t count, cudaStream_t stream)) \
+    X(cuMemsetD32Async, (unsigned long long address, unsigned value, size_t count, cudaStream_t stream)) \
+    X(cuMemsetD2D16Async, (unsigned long long address, size_t pitch, unsigned short value, size_t width, size_t height, cudaStream_t stream)) \
+    X(cuMemsetD2D32Async, (unsigned long long address, size_t pitch, unsigned value, size_t width, size_t height, cudaStream_t stream))
+
+enum { DS__CUDA_NO_CONTEXT = 201, DS__CUDA_NOT_READY = 600 };
+
+#define DS__CUDA_STAGE (4u << 20) /* bytes of a staging buffer */
+
+typedef struct ds__cuda_stream {
+    cudaStream_t handle;
+    int device, kind, owned;         /* kind: DS__STREAM_*; owned: ends with this object */
+    uint64_t thread;                 /* a per-thread stream's */
+    ds__lock lock;                   /* of `mark`, between its record and the wait for it */
+    cudaEvent_t mark;                /* what other streams wait for; made when first needed */
+    struct ds__cuda_stream *next, *previous;
+} ds__cuda_stream;
+
+typedef struct ds__cuda_event {
+    _Atomic(cudaEvent_t) event;
+    int device;
+    struct ds__cuda_event *older;    /* made for another device, where the first record failed; a reader may still have it */
+} ds__cuda_event;
+
+/* A host function on its way. */
+enum { DS__CUDA_PENDING, DS__CUDA_TAKEN };
+typedef struct ds__cuda_host {
+    struct ds__cuda_host *next, *previous;
+    _Atomic int state;
+    int device;
+    int embedded;                    /* 1: part of another block; its destructor ends that */
+    ds_host_fn fn, dtor_fn;
+    ds_callback_fn callback;
+    void *user;
+    uint64_t stream;
+} ds__cuda_host;
+
+/* An image that was loaded on a device, shared by the kernels in it. */
+typedef struct ds__cuda_module {
+    struct ds__cuda_module *next;
+    const void *image;
+    void *module;
+    int device, users;
+} ds__cuda_module;
+
+/* A kernel on one device. */
+typedef struct ds__cuda_function { _Atomic(void *) function; ds__cuda_module *module; } ds__cuda_function;
+
+typedef struct ds__cuda_stage { struct ds__cuda_stage *next; void *memory; } ds__cuda_stage;
+
+static struct {
+    int devices;
+    int multiprocessors[DS__MAX_DEVICES];
+    _Atomic unsigned char used[DS__MAX_DEVICES];
+    _Atomic unsigned char peer[DS__MAX_DEVICES][DS__MAX_DEVICES]; /* 0: not asked yet, 1: no, 2: yes, and switched on */
+    ds__cuda_stream side[DS__MAX_DEVICES]; /* for what must not run on the user's stream; made when first needed */
+    pthread_mutex_t mutex;           /* modules, side streams: held across calls that compile or create */
+    ds__cuda_module *modules;        /* in use, and without users until the device has been waited for */
+    ds__lock lock;                   /* of what follows */
+    ds__cuda_stream *owned;
+    ds__cuda_host *hosts;
+    ds__cuda_stage *stages;
+    _Atomic int host_count;          /* host functions that were put on a stream and have not returned */
+    _Atomic uint64_t threads;
+#define DS__CUDA_MEMBER(function, parameters) int (*function) parameters;
+    DS__CUDA_ENTRY_POINTS(DS__CUDA_MEMBER)
+#undef DS__CUDA_MEMBER
+} ds__cuda = { .mutex = PTHREAD_MUTEX_INITIALIZER };
+
+static __thread uint64_t ds__cuda_thread; /* a number of the thread, for its own stream */
+
+/* ---- >>cuda calls and errors ---- */
+
+/* After these the device cannot be used by this process any more (driver_types.h says so at each). */
+static int ds__cuda_is_sticky(int code) {
+    switch (code) {
+    case cudaErrorECCUncorrectable: case cudaErrorNvlinkUncorrectable: case 226 /* cudaErrorContained */:
+    case cudaErrorIllegalAddress: case cudaErrorLaunchTimeout: case 709 /* cudaErrorContextIsDestroyed */: case cudaErrorAssert:
+    case cudaErrorHardwareStackError: case cudaErrorIllegalInstruction: case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace: case cudaErrorInvalidPc: case cudaErrorLaunchFailure: case 721 /* cudaErrorTensorMemoryLeak */:
+        return 1;
+    default:
+        return 0;
+    }
 }
+
+static ds_result ds__cuda_map(int code) {
+    if (ds__cuda_is_sticky(code)) return DS_ERR_FAILED;
+    switch (code) {
+    case cudaErrorInvalidValue: case cudaErrorInvalidConfiguration: case 218 /* invalid PTX */: case 222 /* PTX too new */:
+    case cudaErrorSymbolNotFound: case cudaErrorInvalidDeviceFunction: return DS_ERR_INVALID_VALUE;
+    case cudaErrorMemoryAllocation: return DS_ERR_OUT_OF_MEMORY;
+    case cudaErrorNotPermitted: return DS_ERR_NOT_PERMITTED;
+    case cudaErrorNotSupported: case cudaErrorNoKernelImageForDevice: return DS_ERR_UNSUPPORTED;
+    default: return DS_ERR_DRIVER;
+    }
+}
+
+/* The sentence of a failed call; since CUDA 10.1 the driver's codes are cudart's. */
+__attribute__((cold, noinline)) static ds_result ds__cuda_fail(const char *call, int code, int device) {
+    char where[24] = "";
+    if (device >= 0) snprintf(where, sizeof where, " on cuda:%d", device);
+    return ds__fail(ds__cuda_map(code), "%s%s says %d (%s: %s)%s", call, where, code, cudaGetErrorName((cudaError_t)code),
+                    cudaGetErrorString((cudaError_t)code),
+                    ds__cuda_is_sticky(code) ? ": earlier work on the device failed, and only a new process can use it again" : "");
+}
+
+/* Around the calls of one entry. */
+typedef struct ds__cuda_scope { int device, before; cudaError_t pending; } ds__cuda_scope;
+
+/* A call that runs whatever device is current. */
+static inline void ds__cuda_anywhere(ds__cuda_scope *scope, int device) {
+    scope->device = scope->before = device;
+    scope->pending = cudaPeekAtLastError();
+}
+
+/* The result of a cudart call; its error is taken from the thread unless one of the user's was there before. */
+__attribute__((cold, noinline)) static ds_result ds__cuda_failed(const ds__cuda_scope *scope, cudaError_t code, const char *call) {
+    if (scope->pending == cudaSuccess) (void)cudaGetLastError();
+    return ds__cuda_fail(call, (int)code, scope->device);
+}
+static inline ds_result ds__cuda_check(const ds__cuda_scope *scope, cudaError_t code, const char *call) {
+    return DS__LIKELY(code == cudaSuccess) ? DS_OK : ds__cuda_failed(scope, code, call);
+}
+#define DS__RT(scope, function, arguments) ds__cuda_check(&(scope), function arguments, #function)
+
+/* Gives the thread the context of its current device: the driver's functions, unlike cudart's, do not do that themselves. */
+__attribute__((cold, noinline)) static int ds__cuda_bind(const ds__cuda_scope *scope) {
+    cudaError_t code = cudaFree(NULL);
+    if (code != cudaSuccess && scope->pending == cudaSuccess) (void)cudaGetLastError();
+    return code == cudaSuccess;
+}
+/* The code of a driver function; it leaves cudart's last error alone. */
+#define DS__DR_CODE(scope, code, function, arguments) \
+    do { \
+        code = ds__cuda.function arguments; \
+        if (DS__UNLIKELY(code == DS__CUDA_NO_CONTEXT) && ds__cuda_bind(&(scope))) code = ds__cuda.function arguments; \
+    } while (0)
+
+__attribute__((noinline)) static ds_result ds__cuda_switch(ds__cuda_scope *scope, int from) {
+    cudaError_t code = cudaSetDevice(scope->device);
+    if (code == cudaSuccess) { scope->before = from; return DS_OK; }
+    return ds__cuda_failed(scope, code, "cudaSetDevice");
+}
+
+/* Makes the device current until ds__cuda_leave; nothing to leave when it fails. */
+static inline ds_result ds__cuda_enter(ds__cuda_scope *scope, int device) {
+    int now = -1;
+    ds__cuda_anywhere(scope, device);
+    cudaError_t code = cudaGetDevice(&now);
+    if (DS__UNLIKELY(code != cudaSuccess)) return ds__cuda_failed(scope, code, "cudaGetDevice");
+    if (!atomic_load_explicit(&ds__cuda.used[device], memory_order_relaxed)) atomic_store(&ds__cuda.used[device], 1);
+    return DS__LIKELY(now == device) ? DS_OK : ds__cuda_switch(scope, now);
+}
+static inline void ds__cuda_leave(const ds__cuda_scope *scope) {
+    if (DS__UNLIKELY(scope->before != scope->device) && cudaSetDevice(scope->before) != cudaSuccess && scope->pending == cudaSuccess)
+        (void)cudaGetLastError();
+}
+
+static uint64_t ds__cuda_this_thread(void) {
+    if (!ds__cuda_thread) ds__cuda_thread = atomic_fetch_add(&ds__cuda.threads, 1) + 1;
+    return ds__cuda_thread;
+}
+
+/* CUDA's handle 2 means the stream of whoever calls, so it cannot stand for another thread's. */
+static inline ds_result ds__cuda_mine(const ds__cuda_stream *s) {
+    if (DS__LIKELY(s->kind != DS__STREAM_PER_THREAD || s->thread == ds__cuda_this_thread())) return DS_OK;
+    return ds__fail(DS_ERR_UNSUPPORTED, "CUDA cannot use the per-thread stream of another thread");
+}
+
+/* For calls on a stream: its device becomes current where the handle alone does not say which stream it is. */
+static inline ds_result ds__cuda_on(ds__cuda_scope *scope, const ds__cuda_stream *s) {
+    if (DS__LIKELY(s->kind == DS__STREAM_NEW)) { ds__cuda_anywhere(scope, s->device); return DS_OK; }
+    ds_result r = ds__cuda_mine(s);
+    return r < 0 ? r : ds__cuda_enter(scope, s->device);
+}
+/* For calls that need the stream's device to be current in any case. */
+static inline ds_result ds__cuda_at(ds__cuda_scope *scope, const ds__cuda_stream *s) {
+    ds_result r = ds__cuda_mine(s);
+    return DS__UNLIKELY(r < 0) ? r : ds__cuda_enter(scope, s->device);
+}
+
+/* ---- >>cuda start and devices ---- */
+
+static cudaError_t ds__cuda_entry_point(const char *name, void **out) {
+    enum cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+    cudaError_t code;
+#if CUDART_VERSION >= 12050
+    code = cudaGetDriverEntryPointByVersion(name, out, 11080, cudaEnableLegacyStream, &found);
+#elif CUDART_VERSION >= 12000
+    code = cudaGetDriverEntryPoint(name, out, cudaEnableLegacyStream, &found);
+#else
+    code = cudaGetDriverEntryPoint(name, out, cudaEnableLegacyStream);
+    found = cudaDriverEntryPointSuccess;
+#endif
+    return code != cudaSuccess ? code : found == cudaDriverEntryPointSuccess && *out ? cudaSuccess : cudaErrorSymbolNotFound;
+}
+
+/* Creates no context: a process that only asks takes no memory of a GPU. */
+static void ds__cuda_probe(ds_backend_info *out) {
+    static const char *const names[] = {
+#define DS__CUDA_NAME(function, parameters) #function,
+        DS__CUDA_ENTRY_POINTS(DS__CUDA_NAME)
+#undef DS__CUDA_NAME
+    };
+    void *found[sizeof names / sizeof names[0]] = { NULL };
+    int count = 0, runtime = 0, driver = 0; /* untouched on failure */
+    const char *call = "cudaGetDeviceCount";
+    cudaError_t pending = cudaPeekAtLastError(), code = cudaGetDeviceCount(&count);
+    if (code == cudaSuccess && count > 0) { call = "cudaRuntimeGetVersion"; code = cudaRuntimeGetVersion(&runtime); }
+    if (code == cudaSuccess && count > 0) { call = "cudaDriverGetVersion"; code = cudaDriverGetVersion(&driver); }
+    for (size_t i = 0; i < sizeof names / sizeof names[0] && code == cudaSuccess && count > 0; i++) {
+        call = names[i];
+        code = ds__cuda_entry_point(names[i], &found[i]);
+    }
+    if (code != cudaSuccess) {
+        if (pending == cudaSuccess) (void)cudaGetLastError();
+        snprintf(out->reason, sizeof out->reason, "not taken: %s says %d (%s: %s)", call, (int)code, cudaGetErrorName(code), cudaGetErrorString(code));
+        return;
+    }
+    if (count == 0) { snprintf(out->reason, sizeof out->reason, "not taken: cudaGetDeviceCount finds no device"); return; }
+    int i = 0;
+#define DS__CUDA_TAKE(function, parameters) memcpy(&ds__cuda.function, &found[i++], sizeof ds__cuda.function);
+    DS__CUDA_ENTRY_POINTS(DS__CUDA_TAKE)
+#undef DS__CUDA_TAKE
+    if (count > DS__MAX_DEVICES) count = DS__MAX_DEVICES;
+    out->available = 1;
+    out->device_count = ds__cuda.devices = count;
+    snprintf(out->reason, sizeof out->reason, "taken: %d device%s, driver %d.%d, runtime %d.%d", count, count > 1 ? "s" : "", driver / 1000,
+             driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+}
+
+static ds_result ds__cuda_attribute(int device, enum cudaDeviceAttr attribute, int *out) {
+    ds__cuda_scope scope;
+    ds__cuda_anywhere(&scope, device);
+    return DS__RT(scope, cudaDeviceGetAttribute, (out, attribute, device));
+}
+
+static ds_result ds__cuda_start(void) {
+    ds_result r = DS_OK;
+    for (int i = 0; i < ds__cuda.devices && r == DS_OK; i++) {
+        ds__cuda.side[i] = (ds__cuda_stream){ .device = i, .kind = DS__STREAM_NEW };
+        atomic_store(&ds__cuda.used[i], 0);
+        for (int k = 0; k < ds__cuda.devices; k++) atomic_store(&ds__cuda.peer[i][k], i == k ? 2 : 0);
+        r = ds__cuda_attribute(i, cudaDevAttrMultiProcessorCount, &ds__cuda.multiprocessors[i]);
+    }
+    return r;
+}
+
+static ds_result ds__cuda_device_properties(int device, ds_device_properties *out) {
+    struct cudaDeviceProp prop;
+    ds__cuda_scope scope;
+    memset(out, 0, sizeof *out);
+    ds__cuda_anywhere(&scope, device);
+    ds_result r = DS__RT(scope, cudaGetDeviceProperties, (&prop, device)); /* only for what no attribute tells */
+    if (r == DS_OK) r = DS__RT(scope, cudaDeviceGetPCIBusId, (out->pci, (int)sizeof out->pci, device));
+    if (r == DS_OK) r = ds__cuda_attribute(device, cudaDevAttrComputeCapabilityMajor, &out->major);
+    if (r == DS_OK) r = ds__cuda_attribute(device, cudaDevAttrComputeCapabilityMinor, &out->minor);
+    if (r == DS_OK) r = ds__cuda_attribute(device, cudaDevAttrUnifiedAddressing, &out->unified_addressing);
+    if (r < 0) { memset(out, 0, sizeof *out); return r; }
+    snprintf(out->name, sizeof out->name, "%.*s", (int)sizeof out->name - 1, prop.name);
+    memcpy(out->uuid, &prop.uuid, sizeof out->uuid);
+    out->total_memory = prop.totalGlobalMem;
+    out->multiprocessors = ds__cuda.multiprocessors[device];
+    return DS_OK;
+}
+
+static ds_result ds__cuda_device_memory(int device, size_t *out_free, size_t *out_total) {
+    ds__cuda_scope scope;
+    ds_result r = ds__cuda_enter(&scope, device);
+    if (r < 0) return r;
+    r = DS__RT(scope, cudaMemGetInfo, (out_free, out_total));
+    ds__cuda_leave(&scope);
+    return r;
+}
+
+static int ds__cuda_device_used(int device) { return atomic_load(&ds__cuda.used[device]); }
+
+static void ds__cuda_unload_unused(const ds__cuda_scope *scope, int device, int all);
+
+static ds_result ds__cuda_device_synchronize(int device) {
+    ds__cuda_scope scope;
+    ds_result r = ds__cuda_enter(&scope, device);
+    if (r < 0) return r;
+    pthread_mutex_lock(&ds__cuda.mutex); /* a kernel that is destroyed now may have been launched meanwhile */
+    int modules = ds__cuda.modules != NULL;
+    pthread_mutex_unlock(&ds__cuda.mutex);
+    r = DS__RT(scope, cudaDeviceSynchronize, ());
+    if (r == DS_OK && modules) ds__cuda_unload_unused(&scope, device, 0);
+    ds__cuda_leave(&scope);
+    return r;
+}
+
+static ds_result ds__cuda_device_reset(int device) {
+    return ds__fail(DS_ERR_UNSUPPORTED, "cuda:%d cannot be reset within a process that others share; start a new process", device);
+}
+
+/* Asked once per pair; access is switched on with the first answer. */
+static ds_result ds__cuda_device_peer(int device, int peer, int *out) {
+    unsigned char known = atomic_load_explicit(&ds__cuda.peer[device][peer], memory_order_acquire);
+    ds_result r = DS_OK;
+    if (!known) {
+        ds__cuda_scope scope;
+        int can = 0;
+        if ((r = ds__cuda_enter(&scope, device)) < 0) return r;
+        r = DS__RT(scope, cudaDeviceCanAccessPeer, (&can, device, peer));
+        if (r == DS_OK && can) {
+            cudaError_t code = cudaDeviceEnablePeerAccess(peer, 0);
+            if (code == cudaErrorPeerAccessAlreadyEnabled) { /* the program did so itself */
+                if (scope.pending == cudaSuccess) (void)cudaGetLastError();
+            } else {
+                r = ds__cuda_check(&scope, code, "cudaDeviceEnablePeerAccess");
+            }
+        }
+        ds__cuda_leave(&scope);
+        if (r < 0) return r;
+        known = can ? 2 : 1;
+        atomic_store_explicit(&ds__cuda.peer[device][peer], known, memory_order_release);
+    }
+    *out = known == 2;
+    return r;
+}
+
+static ds_result ds__cuda_priority_range(int device, int *out_least, int *out_greatest) {
+    ds__cuda_scope scope;
+    ds_result r = ds__cuda_enter(&scope, device);
+    if (r < 0) return r;
+    r = DS__RT(scope, cudaDeviceGetStreamPriorityRange, (out_least, out_greatest));
+    ds__cuda_leave(&scope);
+    return r;
+}
+
+/* ---- >>cuda streams ---- */
+
+static void ds__cuda_list_stream(ds__cuda_stream *s) {
+    ds__lock_take(&ds__cuda.lock);
+    s->owned = 1;
+    s->previous = NULL;
+    s->next = ds__cuda.owned;
+    if (s->next) s->next->previous = s;
+    ds__cuda.owned = s;
+    ds__lock_give(&ds__cuda.lock);
+}
+
+static void ds__cuda_unlist_stream(ds__cuda_stream *s) {
+    ds__lock_take(&ds__cuda.lock);
+    if (s->owned) {
+        if (s->previous) s->previous->next = s->next; else ds__cuda.owned = s->next;
+        if (s->next) s->next->previous = s->previous;
+    }
+    s->owned = 0;
+    ds__lock_give(&ds__cuda.lock);
+}
+
+/* Creates a stream on the device that is current; *priority becomes the one in effect. */
+static ds_result ds__cuda_make_stream(const ds__cuda_scope *scope, unsigned flags, int *priority, cudaStream_t *out) {
+    ds_result r = DS__RT(*scope, cudaStreamCreateWithPriority,
+                         (out, flags & DS_STREAM_BLOCKING ? cudaStreamDefault : cudaStreamNonBlocking, *priority));
+    if (r < 0) return r;
+    r = DS__RT(*scope, cudaStreamGetPriority, (*out, priority));
+    if (r < 0) { (void)cudaStreamDestroy(*out); *out = NULL; }
+    return r;
+}
+
+static ds_result ds__cuda_stream_create(int device, int kind, unsigned flags, int *priority, void **out) {
+    ds__cuda_scope scope;
+    ds__cuda_stream *s = ds__alloc(sizeof *s);
+    if (!s) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a stream");
+    s->device = device;
+    s->kind = kind;
+    ds_result r = DS_OK;
+    if (kind == DS__STREAM_NEW) {
+        if ((r = ds__cuda_enter(&scope, device)) == DS_OK) {
+            r = ds__cuda_make_stream(&scope, flags, priority, &s->handle);
+            ds__cuda_leave(&scope);
+        }
+        if (r == DS_OK) ds__cuda_list_stream(s);
+    } else {
+        s->handle = kind == DS__STREAM_LEGACY ? cudaStreamLegacy : cudaStreamPerThread;
+        s->thread = ds__cuda_this_thread();
+        *priority = 0;
+    }
+    if (r < 0) ds__release(s); else *out = s;
+    return r;
+}
+
+static void ds__cuda_stream_forget(void *stream) {
+    ds__cuda_stream *s = stream;
+    ds__cuda_scope scope;
+    ds__cuda_anywhere(&scope, s->device);
+    ds__cuda_unlist_stream(s);
+    if (s->mark && cudaEventDestroy(s->mark) != cudaSuccess && scope.pending == cudaSuccess) (void)cudaGetLastError();
+    ds__release(s);
+}
+
+/* Returns at once: CUDA frees a stream when its work is done. */
+static void ds__cuda_stream_destroy(void *stream) {
+    ds__cuda_stream *s = stream;
+    ds__cuda_scope scope;
+    ds__cuda_anywhere(&scope, s->device);
+    if (s->kind == DS__STREAM_NEW && cudaStreamDestroy(s->handle) != cudaSuccess && scope.pending == cudaSuccess) (void)cudaGetLastError();
+    ds__cuda_stream_forget(s);
+}
+
+static void ds__cuda_stream_unwrap(void *stream) { ds__cuda_unlist_stream(stream); }
+
+static ds_result ds__cuda_stream_wrap(int device, void *native, int own, unsigned *out_flags, int *out_priority, void **out) {
+    ds__cuda_scope scope;
+    unsigned flags = 0;
+    int taken = 0, on = device;
+    ds__cuda_stream *s = ds__alloc(sizeof *s);
+    if (!s) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a stream");
+    s->handle = native;
+    s->device = device;
+    s->kind = DS__STREAM_NEW;
+    ds_result r = ds__cuda_enter(&scope, device);
+    if (r < 0) { ds__release(s); return r; }
+    r = DS__RT(scope, cudaStreamGetFlags, (s->handle, &flags));
+    if (r == DS_OK) r = DS__RT(scope, cudaStreamGetPriority, (s->handle, out_priority));
+#if CUDART_VERSION >= 12080
+    if (r == DS_OK) r = DS__RT(scope, cudaStreamGetDevice, (s->handle, &on));
+#endif
+    ds__cuda_leave(&scope);
+    ds__lock_take(&ds__cuda.lock);
+    for (ds__cuda_stream *o = ds__cuda.owned; o && own; o = o->next) taken |= o->handle == s->handle && o->device == device;
+    ds__lock_give(&ds__cuda.lock);
+    if (r == DS_OK && on != device) r = ds__fail(DS_ERR_INVALID_VALUE, "%p is a stream of cuda:%d, not of cuda:%d", native, on, device);
+    if (r == DS_OK && taken) r = ds__fail(DS_ERR_INVALID_VALUE, "the native stream has an owner already");
+    if (r < 0) { ds__release(s); return r; }
+    if (own) ds__cuda_list_stream(s);
+    *out_flags = flags & cudaStreamNonBlocking ? DS_STREAM_NON_BLOCKING : DS_STREAM_BLOCKING;
+    *out = s;
+    return DS_OK;
+}
+
+static ds_result ds__cuda_stream_native(void *stream, void **out) {
+    const ds__cuda_stream *s = stream;
+    ds_result r = ds__cuda_mine(s);
+    if (r == DS_OK) *out = s->handle;
+    return r;
+}
+
+static const void *ds__cuda_stream_identity(void *stream) {
+    const ds__cuda_stream *s = stream;
+    return s->kind == DS__STREAM_PER_THREAD ? (const void *)s : (const void *)s->handle;
+}
+
+static ds_result ds__cuda_stream_query(void *stream) {
+    const ds__cuda_stream *s = stream;
+    ds__cuda_scope scope;
+    int code;
+    ds_result r = ds__cuda_on(&scope, s);
+    if (r < 0) return r;
+    DS__DR_CODE(scope, code, cuStreamQuery, (s->handle));
+    ds__cuda_leave(&scope);
+    return code == 0 ? DS_OK : code == DS__CUDA_NOT_READY ? DS_NOT_READY : ds__cuda_fail("cuStreamQuery", code, s->device);
+}
+
+/* CUDA has no wait with a limit: asks again and again, in short order at first. */
+static ds_result ds__cuda_poll(ds_result (*query)(void *object), void *object, uint64_t timeout_ns) {
+    uint64_t begin = ds__now_ns(), passed = 0, nap = 5000;
+    for (;;) {
+        ds_result r = query(object);
+        if (r != DS_NOT_READY || passed >= timeout_ns) return r;
+        if (passed < 20000) {
+            ds__pause();
+        } else {
+            uint64_t left = timeout_ns - passed, ns = nap < left ? nap : left;
+            struct timespec t = { 0, (long)ns };
+            syscall(SYS_nanosleep, &t, NULL);
+            if (nap < 100000) nap *= 2;
+        }
+        passed = ds__now_ns() - begin;
+    }
+}
+
+static ds_result ds__cuda_stream_synchronize(void *stream, uint64_t timeout_ns) {
+    const ds__cuda_stream *s = stream;
+    ds__cuda_scope scope;
+    if (timeout_ns != DS__FOREVER) return ds__cuda_poll(ds__cuda_stream_query, stream, timeout_ns);
+    ds_result r = ds__cuda_on(&scope, s);
+    if (r < 0) return r;
+    r = DS__RT(scope, cudaStreamSynchronize, (s->handle));
+    ds__cuda_leave(&scope);
+    return r;
+}
+
+/* ---- >>cuda events ---- */
+
+static ds_result ds__cuda_make_event(const ds__cuda_scope *scope, unsigned flags, cudaEvent_t *out) {
+    return DS__RT(*scope, cudaEventCreateWithFlags,
+                  (out, (flags & DS_EVENT_TIMING ? 0u : (unsigned)cudaEventDisableTiming) | (flags & DS_EVENT_BLOCKING_WAIT ? (unsigned)cudaEventBlockingSync : 0u) |
+                        (flags & DS_EVENT_INTERPROCESS ? (unsigned)cudaEventInterprocess : 0u)));
+}
+
+/* *out may hold an event already, whose first record failed: it moves to the device. */
+static ds_result ds__cuda_event_create(int device, unsigned flags, void **out) {
+    ds__cuda_event *before = *out;
+    ds__cuda_scope scope;
+    cudaEvent_t event = NULL;
+    if (before && before->device == device) return DS_OK;
+    ds__cuda_event *e = ds__alloc(sizeof *e);
+    if (!e) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an event");
+    ds_result r = ds__cuda_enter(&scope, device);
+    if (r == DS_OK) {
+        r = ds__cuda_make_event(&scope, flags, &event);
+        ds__cuda_leave(&scope);
+    }
+    if (r < 0) { ds__release(e); return r; }
+    e->event = event;
+    e->device = device;
+    e->older = before;
+    *out = e;
+    return DS_OK;
+}
+
+static void ds__cuda_event_destroy(void *event) {
+    ds__cuda_scope scope;
+    for (ds__cuda_event *e = event; e; ) {
+        ds__cuda_event *older = e->older;
+        ds__cuda_anywhere(&scope, e->device);
+        if (cudaEventDestroy(e->event) != cudaSuccess && scope.pending == cudaSuccess) (void)cudaGetLastError();
+        ds__release(e);
+        e = older;
+    }
+}
+
+static ds_result ds__cuda_event_query(void *event) {
+    const ds__cuda_event *e = event;
+    ds__cuda_scope scope;
+    int code;
+    ds__cuda_anywhere(&scope, e->device);
+    DS__DR_CODE(scope, code, cuEventQuery, (e->event));
+    return code == 0 ? DS_OK : code == DS__CUDA_NOT_READY ? DS_NOT_READY : ds__cuda_fail("cuEventQuery", code, e->device);
+}
+
+static ds_result ds__cuda_event_synchronize(void *event, uint64_t timeout_ns) {
+    const ds__cuda_event *e = event;
+    ds__cuda_scope scope;
+    if (timeout_ns != DS__FOREVER) return ds__cuda_poll(ds__cuda_event_query, event, timeout_ns);
+    ds__cuda_anywhere(&scope, e->device);
+    return DS__RT(scope, cudaEventSynchronize, (e->event));
+}
+
+static ds_result ds__cuda_event_elapsed(void *start, void *end, double *out_ms) {
+    const ds__cuda_event *a = start, *b = end;
+    ds__cuda_scope scope;
+    float ms = 0;
+    ds__cuda_anywhere(&scope, a->device);
+    ds_result r = DS__RT(scope, cudaEventElapsedTime, (&ms, a->event, b->event));
+    if (r == DS_OK) *out_ms = (double)ms;
+    return r;
+}
+
+/* ---- >>cuda host functions ---- */
+
+static void ds__cuda_unlist_host(ds__cuda_host *h) {
+    ds__lock_take(&ds__cuda.lock);
+    if (h->previous) h->previous->next = h->next; else ds__cuda.hosts = h->next;
+    if (h->next) h->next->previous = h->previous;
+    ds__lock_give(&ds__cuda.lock);
+}
+
+/* Runs it, or what remains of it after a failure, and frees it. */
+static void ds__cuda_run_host(ds__cuda_host *h, int failed) {
+    int outer = ds__tls.in_callback;
+    ds_stream stream = { h->stream };
+    ds__cuda_unlist_host(h);
+    ds__tls.in_callback = 1;
+    if (h->callback) h->callback(stream, failed ? DS_ERR_FAILED : DS_OK, h->user);
+    else if (!failed && h->fn) h->fn(h->user);
+    if (h->dtor_fn) h->dtor_fn(h->user); /* ends an embedded record too */
+    ds__tls.in_callback = outer;
+}
+
+/* On a thread of CUDA's. */
+static void CUDART_CB ds__cuda_host_main(cudaStream_t stream, cudaError_t status, void *user) {
+    ds__cuda_host *h = user;
+    int pending = DS__CUDA_PENDING, embedded = h->embedded;
+    (void)stream;
+    if (!atomic_compare_exchange_strong(&h->state, &pending, DS__CUDA_TAKEN)) return;
+    ds__cuda_run_host(h, status != cudaSuccess);
+    if (!embedded) ds__release(h);
+    atomic_fetch_sub(&ds__cuda.host_count, 1);
+}
+
+/* Puts a filled record on the stream; inside of a scope of the stream. */
+static ds_result ds__cuda_post(const ds__cuda_scope *scope, const ds__cuda_stream *s, ds__cuda_host *h) {
+    h->device = s->device;
+    atomic_fetch_add(&ds__cuda.host_count, 1);
+    ds__lock_take(&ds__cuda.lock);
+    h->previous = NULL;
+    h->next = ds__cuda.hosts;
+    if (h->next) h->next->previous = h;
+    ds__cuda.hosts = h;
+    ds__lock_give(&ds__cuda.lock);
+    ds_result r = DS__RT(*scope, cudaStreamAddCallback, (s->handle, ds__cuda_host_main, h, 0));
+    if (r < 0) { ds__cuda_unlist_host(h); atomic_fetch_sub(&ds__cuda.host_count, 1); }
+    return r;
+}
+
+static ds_result ds__cuda_submit_host(const ds__cuda_stream *s, ds_host_fn fn, ds_callback_fn callback, void *user, ds_host_fn dtor_fn, uint64_t stream) {
+    ds__cuda_scope scope;
+    ds__cuda_host *h = ds__alloc(sizeof *h);
+    if (!h) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a host function");
+    h->fn = fn;
+    h->callback = callback;
+    h->user = user;
+    h->dtor_fn = dtor_fn;
+    h->stream = stream;
+    ds_result r = ds__cuda_on(&scope, s);
+    if (r == DS_OK) {
+        r = ds__cuda_post(&scope, s, h);
+        ds__cuda_leave(&scope);
+    }
+    if (r < 0) ds__release(h);
+    return r;
+}
+
+/* ---- >>cuda copies and fills ---- */
+
+/* Where an operand of a copy is: a device's index, or one of these. */
+enum { DS__CUDA_HOST = -1, DS__CUDA_ASK = -2 /* cudart sees for itself */ };
+
+static int ds__cuda_where(unsigned place) {
+    return place >= DS__AT_DEVICE ? (int)(place - DS__AT_DEVICE) : place == DS__AT_UNKNOWN ? DS__CUDA_ASK : DS__CUDA_HOST;
+}
+
+/* The copy as cudart has it; `stream` is one that may be used in this scope. */
+static ds_result ds__cuda_move(const ds__cuda_scope *scope, cudaStream_t stream, const ds__op *op, int to, int from) {
+    void *dst = op->u.copy.dst;
+    const void *src = op->u.copy.src;
+    size_t width = op->u.copy.width, height = op->u.copy.height;
+    if (to >= 0 && from >= 0 && to != from) {
+        if (height == 1) return DS__RT(*scope, cudaMemcpyPeerAsync, (dst, to, src, from, width, stream));
+        struct cudaMemcpy3DPeerParms p;
+        memset(&p, 0, sizeof p);
+        p.dstDevice = to;
+        p.srcDevice = from;
+        p.dstPtr.ptr = dst;
+        p.srcPtr.ptr = (void *)(uintptr_t)src;
+        p.dstPtr.pitch = op->u.copy.dst_pitch;
+        p.srcPtr.pitch = op->u.copy.src_pitch;
+        p.dstPtr.xsize = p.srcPtr.xsize = p.extent.width = width;
+        p.dstPtr.ysize = p.srcPtr.ysize = p.extent.height = height;
+        p.extent.depth = 1;
+        return DS__RT(*scope, cudaMemcpy3DPeerAsync, (&p, stream));
+    }
+    enum cudaMemcpyKind kind = to == DS__CUDA_ASK || from == DS__CUDA_ASK ? cudaMemcpyDefault
+                               : to >= 0 ? (from >= 0 ? cudaMemcpyDeviceToDevice : cudaMemcpyHostToDevice)
+                                         : (from >= 0 ? cudaMemcpyDeviceToHost : cudaMemcpyHostToHost);
+    if (height == 1) return DS__RT(*scope, cudaMemcpyAsync, (dst, src, width, kind, stream));
+    return DS__RT(*scope, cudaMemcpy2DAsync, (dst, op->u.copy.dst_pitch, src, op->u.copy.src_pitch, width, height, kind, stream));
+}
+
+static void ds__cuda_copy_rows(char *dst, size_t dst_pitch, const char *src, size_t src_pitch, size_t width, size_t height) {
+    for (size_t y = 0; y < height; y++) memcpy(dst + y * dst_pitch, src + y * src_pitch, width);
+}
+
+/* The library's own work on host memory, as a host function, because cudart's copies between host memory hold the caller up
+   and it does not fill host memory at all. */
+static void ds__cuda_host_work(void *user) {
+    const ds__op *op = user;
+    if (op->kind == DS__OP_COPY) {
+        ds__cuda_copy_rows(op->u.copy.dst, op->u.copy.dst_pitch, op->u.copy.src, op->u.copy.src_pitch, op->u.copy.width, op->u.copy.height);
+        return;
+    }
+    for (size_t y = 0; y < op->u.fill.height; y++) {
+        char *row = (char *)op->u.fill.dst + y * op->u.fill.pitch;
+        uint32_t value = op->u.fill.value;
+        for (size_t x = 0; x < op->u.fill.width; x++) memcpy(row + x * op->u.fill.value_size, &value, op->u.fill.value_size); /* little endian */
+    }
+}
+
+static ds_result ds__cuda_submit_host_work(const ds__cuda_stream *s, const ds__op *op) {
+    ds__op *copy = ds__alloc(sizeof *copy);
+    if (!copy) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a host function");
+    *copy = *op;
+    ds_result r = ds__cuda_submit_host(s, ds__cuda_host_work, NULL, copy, ds__release, 0);
+    if (r < 0) { ds__release(copy); return r; }
+    return op->flags & DS__OP_BLOCKS ? ds__cuda_stream_synchronize((void *)(uintptr_t)s, DS__FOREVER) : DS_OK;
+}
+
+/* A copy between a GPU and a CPU device's memory, which is host memory that may be touched in stream order only: piece by piece
+   through one pinned buffer, host functions between the buffer and that memory, cudart between it and the GPU. */
+typedef struct ds__cuda_staged ds__cuda_staged;
+typedef struct ds__cuda_piece {
+    ds__cuda_host host;
+    ds__cuda_staged *whole;
+    char *other;                  /* the CPU device's memory */
+    size_t pitch, width, height;
+} ds__cuda_piece;
+struct ds__cuda_staged {
+    _Atomic size_t users;         /* pieces on their way, and the caller */
+    int to_gpu;
+    ds__cuda_stage *stage;
+    ds__cuda_piece piece[];
+};
+
+static ds_result ds__cuda_stage_take(const ds__cuda_scope *scope, ds__cuda_stage **out) {
+    ds__lock_take(&ds__cuda.lock);
+    ds__cuda_stage *stage = ds__cuda.stages;
+    if (stage) ds__cuda.stages = stage->next;
+    ds__lock_give(&ds__cuda.lock);
+    if (!stage) {
+        if (!(stage = ds__alloc(sizeof *stage))) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a staging buffer");
+        ds_result r = DS__RT(*scope, cudaHostAlloc, (&stage->memory, DS__CUDA_STAGE, cudaHostAllocPortable));
+        if (r < 0) { ds__release(stage); return r; }
+    }
+    *out = stage;
+    return DS_OK;
+}
+
+static void ds__cuda_staged_drop(ds__cuda_staged *w) {
+    if (atomic_fetch_sub(&w->users, 1) != 1) return;
+    ds__lock_take(&ds__cuda.lock);
+    w->stage->next = ds__cuda.stages;
+    ds__cuda.stages = w->stage;
+    ds__lock_give(&ds__cuda.lock);
+    ds__release(w);
+}
+
+static void ds__cuda_piece_run(void *user) {
+    const ds__cuda_piece *p = user;
+    char *stage = p->whole->stage->memory;
+    if (p->whole->to_gpu) ds__cuda_copy_rows(stage, p->width, p->other, p->pitch, p->width, p->height);
+    else ds__cuda_copy_rows(p->other, p->pitch, stage, p->width, p->width, p->height);
+}
+static void ds__cuda_piece_end(void *user) { ds__cuda_staged_drop(((ds__cuda_piece *)user)->whole); }
+
+static ds_result ds__cuda_submit_piece(const ds__cuda_scope *scope, const ds__cuda_stream *s, ds__cuda_piece *p, char *gpu, size_t gpu_pitch) {
+    ds__cuda_staged *w = p->whole;
+    ds__op op;
+    memset(&op, 0, sizeof op);
+    op.u.copy.dst = w->to_gpu ? gpu : w->stage->memory;
+    op.u.copy.src = w->to_gpu ? w->stage->memory : gpu;
+    op.u.copy.dst_pitch = w->to_gpu ? gpu_pitch : p->width;
+    op.u.copy.src_pitch = w->to_gpu ? p->width : gpu_pitch;
+    op.u.copy.width = p->width;
+    op.u.copy.height = p->height;
+    int to = w->to_gpu ? DS__CUDA_ASK : DS__CUDA_HOST, from = w->to_gpu ? DS__CUDA_HOST : DS__CUDA_ASK;
+    p->host = (ds__cuda_host){ .embedded = 1, .fn = ds__cuda_piece_run, .dtor_fn = ds__cuda_piece_end, .user = p };
+    atomic_fetch_add(&w->users, 1);
+    ds_result r = w->to_gpu ? DS_OK : ds__cuda_move(scope, s->handle, &op, to, from);
+    if (r == DS_OK) r = ds__cuda_post(scope, s, &p->host);
+    if (r < 0) { ds__cuda_staged_drop(w); return r; }
+    return w->to_gpu ? ds__cuda_move(scope, s->handle, &op, to, from) : DS_OK;
+}
+
+static ds_result ds__cuda_submit_staged(const ds__cuda_stream *s, const ds__op *op, int to_gpu) {
+    size_t width = op->u.copy.width, height = op->u.copy.height;
+    size_t wide = width < DS__CUDA_STAGE ? width : DS__CUDA_STAGE, rows = DS__CUDA_STAGE / wide; /* of a piece */
+    size_t across = (width + wide - 1) / wide, down = (height + rows - 1) / rows;
+    ds__cuda_scope scope;
+    if (down > SIZE_MAX / across / sizeof(ds__cuda_piece) / 2) return ds__fail(DS_ERR_OUT_OF_MEMORY, "the copy has too many pieces");
+    ds__cuda_staged *w = ds__alloc(sizeof *w + across * down * sizeof w->piece[0]);
+    if (!w) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a copy in %zu pieces", across * down);
+    ds_result r = ds__cuda_on(&scope, s);
+    if (r < 0) { ds__release(w); return r; }
+    r = ds__cuda_stage_take(&scope, &w->stage);
+    if (r < 0) {
+        ds__release(w);
+    } else {
+        char *gpu = to_gpu ? op->u.copy.dst : (char *)(uintptr_t)op->u.copy.src;
+        char *other = to_gpu ? (char *)(uintptr_t)op->u.copy.src : op->u.copy.dst;
+        size_t gpu_pitch = to_gpu ? op->u.copy.dst_pitch : op->u.copy.src_pitch, pitch = to_gpu ? op->u.copy.src_pitch : op->u.copy.dst_pitch;
+        atomic_store(&w->users, 1);
+        w->to_gpu = to_gpu;
+        for (size_t i = 0; i < across * down && r == DS_OK; i++) {
+            size_t x = i % across * wide, y = i / across * rows;
+            ds__cuda_piece *p = &w->piece[i];
+            *p = (ds__cuda_piece){ .whole = w, .other = other + y * pitch + x, .pitch = pitch };
+            p->width = width - x < wide ? width - x : wide;
+            p->height = height - y < rows ? height - y : rows;
+            r = ds__cuda_submit_piece(&scope, s, p, gpu + y * gpu_pitch + x, gpu_pitch);
+        }
+        ds__cuda_staged_drop(w);
+    }
+    ds__cuda_leave(&scope);
+    return r;
+}
+
+static ds_result ds__cuda_submit_copy(const ds__cuda_stream *s, const ds__op *op) {
+    unsigned to = op->flags >> DS__OP_DST & 127u, from = op->flags >> DS__OP_SRC & 127u;
+    int to_gpu = to == DS__AT_UNKNOWN || to >= DS__AT_DEVICE, from_gpu = from == DS__AT_UNKNOWN || from >= DS__AT_DEVICE;
+    if (from == DS__AT_OTHER && to_gpu) return ds__cuda_submit_staged(s, op, 1);
+    if (to == DS__AT_OTHER && from_gpu) return ds__cuda_submit_staged(s, op, 0);
+    if (!to_gpu && !from_gpu) return ds__cuda_submit_host_work(s, op);
+    ds__cuda_scope scope;
+    ds_result r = ds__cuda_on(&scope, s);
+    if (DS__UNLIKELY(r < 0)) return r;
+    r = ds__cuda_move(&scope, s->handle, op, ds__cuda_where(to), ds__cuda_where(from));
+    ds__cuda_leave(&scope);
+    return r;
+}
+
+/* Makes the stream's mark, and records it; the mark's lock is held. */
+static ds_result ds__cuda_record_mark(ds__cuda_stream *s) {
+    ds__cuda_scope scope;
+    ds_result r = DS_OK;
+    if (!s->mark && (r = ds__cuda_at(&scope, s)) == DS_OK) {
+        r = ds__cuda_make_event(&scope, DS_EVENT_DEFAULT, &s->mark);
+        ds__cuda_leave(&scope);
+    }
+    if (r == DS_OK && (r = ds__cuda_on(&scope, s)) == DS_OK) {
+        r = DS__RT(scope, cudaEventRecord, (s->mark, s->handle));
+        ds__cuda_leave(&scope);
+    }
+    return r;
+}
+
+static ds_result ds__cuda_wait_mark(const ds__cuda_stream *s, cudaEvent_t event) {
+    ds__cuda_scope scope;
+    ds_result r = ds__cuda_on(&scope, s);
+    if (r < 0) return r;
+    r = DS__RT(scope, cudaStreamWaitEvent, (s->handle, event, 0));
+    ds__cuda_leave(&scope);
+    return r;
+}
+
+/* s waits for what is on the other stream by now. */
+static ds_result ds__cuda_wait_stream(const ds__cuda_stream *s, ds__cuda_stream *other) {
+    if (s == other || (s->device == other->device && ds__cuda_stream_identity((void *)(uintptr_t)s) == ds__cuda_stream_identity(other))) return DS_OK;
+    ds_result r = ds__cuda_mine(s);
+    if (r < 0) return r;
+    ds__lock_take(&other->lock);
+    r = ds__cuda_record_mark(other);
+    if (r == DS_OK) r = ds__cuda_wait_mark(s, other->mark);
+    ds__lock_give(&other->lock);
+    return r;
+}
+
+/* A stream of devstream's own on the device. */
+static ds_result ds__cuda_side(int device, ds__cuda_stream **out) {
+    ds__cuda_stream *side = &ds__cuda.side[device];
+    ds_result r = DS_OK;
+    pthread_mutex_lock(&ds__cuda.mutex);
+    if (!side->handle) {
+        ds__cuda_scope scope;
+        int priority = 0;
+        if ((r = ds__cuda_enter(&scope, device)) == DS_OK) {
+            r = ds__cuda_make_stream(&scope, DS_STREAM_NON_BLOCKING, &priority, &side->handle);
+            ds__cuda_leave(&scope);
+        }
+    }
+    pthread_mutex_unlock(&ds__cuda.mutex);
+    *out = side;
+    return r;
+}
+
+/* On the stream's own device. */
+static ds_result ds__cuda_fill(const ds__cuda_stream *s, const ds__op *op) {
+    ds__cuda_scope scope;
+    ds_result r = ds__cuda_at(&scope, s);
+    if (r < 0) return r;
+    void *dst = op->u.fill.dst;
+    size_t pitch = op->u.fill.pitch, width = op->u.fill.width, height = op->u.fill.height;
+    unsigned long long address = (uintptr_t)dst;
+    unsigned value = op->u.fill.value;
+    const char *call = op->u.fill.value_size == 2 ? "cuMemsetD16Async" : "cuMemsetD32Async";
+    int code = 0;
+    if (op->u.fill.value_size == 1) {
+        r = height == 1 ? DS__RT(scope, cudaMemsetAsync, (dst, (int)(value & 255), width, s->handle))
+                        : DS__RT(scope, cudaMemset2DAsync, (dst, pitch, (int)(value & 255), width, height, s->handle));
+    } else if (op->u.fill.value_size == 2) {
+        if (height == 1) DS__DR_CODE(scope, code, cuMemsetD16Async, (address, (unsigned short)value, width, s->handle));
+        else DS__DR_CODE(scope, code, cuMemsetD2D16Async, (address, pitch, (unsigned short)value, width, height, s->handle));
+    } else {
+        if (height == 1) DS__DR_CODE(scope, code, cuMemsetD32Async, (address, value, width, s->handle));
+        else DS__DR_CODE(scope, code, cuMemsetD2D32Async, (address, pitch, value, width, height, s->handle));
+    }
+    ds__cuda_leave(&scope);
+    return code ? ds__cuda_fail(call, code, s->device) : r;
+}
+
+static ds_result ds__cuda_submit_fill(ds__cuda_stream *s, const ds__op *op) {
+    unsigned place = op->flags >> DS__OP_DST & 127u;
+    if (place < DS__AT_DEVICE) return ds__cuda_submit_host_work(s, op);
+    int device = (int)(place - DS__AT_DEVICE);
+    if (device == s->device) return ds__cuda_fill(s, op);
+    /* Another device's memory: on a stream of that device, between two waits. */
+    ds__cuda_stream *side;
+    ds_result r = ds__cuda_side(device, &side);
+    if (r == DS_OK) r = ds__cuda_wait_stream(side, s);
+    if (r == DS_OK) r = ds__cuda_fill(side, op);
+    if (r == DS_OK) r = ds__cuda_wait_stream(s, side);
+    return r;
+}
+
+/* For a stream of the CPU driver, on whichever thread runs it: returns when the copy is done. */
+static int ds__cuda_device_of(const void *ptr) {
+    ds_pointer_info info;
+    if (!ds__known(ptr, &info) && ds__ask(ptr, &info) < 0) return DS__CUDA_ASK;
+    return info.kind == DS_MEMORY_DEVICE && info.device.type == DS_DEVICE_CUDA ? info.device.index : DS__CUDA_HOST;
+}
+static ds_result ds__cuda_copy_now(const ds__op *op) {
+    int to = ds__cuda_device_of(op->u.copy.dst), from = ds__cuda_device_of(op->u.copy.src);
+    ds__cuda_stream *side;
+    ds__cuda_scope scope;
+    ds_result r = ds__cuda_side(to >= 0 ? to : from >= 0 ? from : 0, &side);
+    if (r == DS_OK) r = ds__cuda_on(&scope, side);
+    if (r < 0) return r;
+    r = ds__cuda_move(&scope, side->handle, op, to, from);
+    if (r == DS_OK) r = DS__RT(scope, cudaStreamSynchronize, (side->handle));
+    ds__cuda_leave(&scope);
+    return r;
+}
+
+/* ---- >>cuda kernels ---- */
+
+/* The mutex is held and the device current. */
+static ds_result ds__cuda_load_module(const ds__cuda_scope *scope, const ds__kernel *k, ds__cuda_module **out) {
+    char log[300] = "";
+    int options[] = { 5 /* CU_JIT_ERROR_LOG_BUFFER */, 6 /* CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES */ };
+    void *values[] = { log, (void *)(uintptr_t)sizeof log };
+    ds__cuda_module *m = ds__cuda.modules;
+    while (m && (m->image != k->cuda.image || m->device != scope->device)) m = m->next;
+    if (!m) {
+        int code;
+        if (!(m = ds__alloc(sizeof *m))) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to load kernel %s", k->name);
+        DS__DR_CODE(*scope, code, cuModuleLoadDataEx, (&m->module, k->cuda.image, 2, options, values));
+        if (code) {
+            ds__release(m);
+            ds_result r = ds__cuda_fail("cuModuleLoadDataEx", code, scope->device);
+            log[sizeof log - 1] = 0;
+            for (char *c = log; *c; c++) if (*c == '\n') *c = ' ';
+            return ds__also(r, "; kernel %s could not be loaded%s%s", k->name, *log ? ": " : "", log);
+        }
+        m->image = k->cuda.image;
+        m->device = scope->device;
+        m->next = ds__cuda.modules;
+        ds__cuda.modules = m;
+    }
+    m->users++;
+    *out = m;
+    return DS_OK;
+}
+
+static ds_result ds__cuda_load(const ds__cuda_scope *scope, ds__kernel *k) {
+    ds__cuda_function *f = atomic_load(&k->loaded);
+    if (!f && !(f = ds__alloc((size_t)ds__cuda.devices * sizeof *f))) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to load kernel %s", k->name);
+    atomic_store(&k->loaded, f);
+    f += scope->device;
+    if (atomic_load(&f->function)) return DS_OK; /* by another thread */
+    void *function = NULL;
+    ds_result r = ds__cuda_load_module(scope, k, &f->module);
+    if (r < 0) return r;
+    int code;
+    DS__DR_CODE(*scope, code, cuModuleGetFunction, (&function, f->module->module, k->cuda.entry));
+    if (code) {
+        f->module->users--;
+        f->module = NULL;
+        r = ds__cuda_fail("cuModuleGetFunction", code, scope->device);
+        return ds__also(r, "; the image of kernel %s has no function \"%s\"", k->name, k->cuda.entry);
+    }
+    atomic_store_explicit(&f->function, function, memory_order_release);
+    return DS_OK;
+}
+
+static inline void *ds__cuda_loaded(ds__kernel *k, int device) {
+    ds__cuda_function *f = atomic_load_explicit(&k->loaded, memory_order_acquire);
+    return DS__LIKELY(f != NULL) ? atomic_load_explicit(&f[device].function, memory_order_acquire) : NULL;
+}
+
+/* Inside of a scope with the device current. */
+__attribute__((noinline)) static ds_result ds__cuda_ready(const ds__cuda_scope *scope, ds__kernel *k) {
+    if (k->cuda.native_fn) return DS_OK;
+    if (!k->cuda.image) return ds__fail(DS_ERR_UNSUPPORTED, "kernel %s has no CUDA form", k->name);
+    if (ds__cuda_loaded(k, scope->device)) return DS_OK;
+    pthread_mutex_lock(&ds__cuda.mutex);
+    ds_result r = ds__cuda_load(scope, k);
+    pthread_mutex_unlock(&ds__cuda.mutex);
+    return r;
+}
+
+static ds_result ds__cuda_kernel_load(int device, ds__kernel *kernel) {
+    ds__cuda_scope scope;
+    ds_result r = ds__cuda_enter(&scope, device);
+    if (r < 0) return r;
+    r = ds__cuda_ready(&scope, kernel);
+    ds__cuda_leave(&scope);
+    return r;
+}
+
+/* Pending launches may still need the module: it goes when the device has been waited for. */
+static void ds__cuda_kernel_destroy(ds__kernel *kernel) {
+    ds__cuda_function *f = atomic_load(&kernel->loaded);
+    if (!f) return;
+    pthread_mutex_lock(&ds__cuda.mutex);
+    for (int i = 0; i < ds__cuda.devices; i++)
+        if (f[i].module) f[i].module->users--;
+    pthread_mutex_unlock(&ds__cuda.mutex);
+    atomic_store(&kernel->loaded, NULL);
+    ds__release(f);
+}
+
+/* The device is current and has been waited for. all: those in use too. */
+static void ds__cuda_unload_unused(const ds__cuda_scope *scope, int device, int all) {
+    pthread_mutex_lock(&ds__cuda.mutex);
+    for (ds__cuda_module **p = &ds__cuda.modules; *p; ) {
+        ds__cuda_module *m = *p;
+        if (m->device != device || (m->users && !all)) { p = &m->next; continue; }
+        int code;
+        DS__DR_CODE(*scope, code, cuModuleUnload, (m->module));
+        (void)code; /* after a failure of the device nothing can be unloaded */
+        *p = m->next;
+        ds__release(m);
+    }
+    pthread_mutex_unlock(&ds__cuda.mutex);
+}
+
+/* Where the parameters are: in the argument struct, which cuLaunchKernel copies from, or in first and count. */
+static void ds__cuda_params(const ds__kernel *k, const void *args, const uint64_t *first, const uint64_t *count, void **out) {
+    for (size_t i = 0; i < k->param_count; i++) {
+        const ds_param *p = &k->params[i]; /* numbers of items: the low half comes first */
+        const void *at = p->kind == DS_PARAM_FIRST ? (const void *)first : p->kind == DS_PARAM_COUNT ? (const void *)count
+                                                                         : (const void *)((const char *)args + p->offset);
+        out[i] = (void *)(uintptr_t)at;
+    }
+}
+
+static ds_result ds__cuda_launch_one(const ds__cuda_scope *scope, const ds__cuda_stream *s, ds__kernel *k, const ds_grid *g, void **params) {
+    const char *call = "cuLaunchKernel";
+    int code;
+    if (k->cuda.native_fn) {
+        struct dim3 grid = { g->grid[0], g->grid[1], g->grid[2] }, block = { g->block[0], g->block[1], g->block[2] };
+        cudaError_t e = cudaLaunchKernel(k->cuda.native_fn, grid, block, params, g->shared_bytes, s->handle);
+        if (DS__LIKELY(e == cudaSuccess)) return DS_OK;
+        if (scope->pending == cudaSuccess) (void)cudaGetLastError();
+        call = "cudaLaunchKernel";
+        code = (int)e;
+    } else {
+        DS__DR_CODE(*scope, code, cuLaunchKernel, (ds__cuda_loaded(k, s->device), g->grid[0], g->grid[1], g->grid[2], g->block[0], g->block[1],
+                                                   g->block[2], g->shared_bytes, s->handle, params, NULL));
+    }
+    return DS__LIKELY(code == 0) ? DS_OK : ds__also(ds__cuda_fail(call, code, s->device), " (kernel %s)", k->name);
+}
+
+/* Most items of one launch: CUDA counts blocks in 31 bits, a parameter of 4 bytes items in 32. */
+static uint64_t ds__cuda_most_items(const ds__kernel *k, uint64_t per_block, int *out_can_split) {
+    uint64_t most = UINT64_MAX / 2;
+    int first = 0, count = 0;
+    for (size_t i = 0; i < k->param_count; i++) {
+        first |= k->params[i].kind == DS_PARAM_FIRST;
+        count |= k->params[i].kind == DS_PARAM_COUNT;
+        if (k->params[i].kind >= DS_PARAM_FIRST && k->params[i].size == 4) most = UINT32_MAX;
+    }
+    if (!k->cuda.blocks_per_multiprocessor && most / per_block > INT_MAX) most = (uint64_t)INT_MAX * per_block;
+    *out_can_split = first && count && most != UINT32_MAX;
+    return most;
+}
+
+static ds_result ds__cuda_launch(const ds__cuda_stream *s, const ds__op *op) {
+    ds__kernel *k = op->u.kernel.kernel;
+    void *params[DS_KERNEL_MAX_PARAMS];
+    uint64_t first = 0, count = op->u.kernel.items;
+    ds__cuda_scope scope;
+    ds_grid g;
+    ds_result r = ds__cuda_at(&scope, s);
+    if (DS__UNLIKELY(r < 0)) return r;
+    if (DS__UNLIKELY(!ds__cuda_loaded(k, s->device))) r = ds__cuda_ready(&scope, k);
+    if (r == DS_OK) ds__cuda_params(k, op->u.kernel.args, &first, &count, params);
+    if (r == DS_OK && op->u.kernel.grid) {
+        g = *op->u.kernel.grid;
+        for (int i = 0; i < 3; i++) {
+            if (i > 0 && g.grid[i] == 0) g.grid[i] = 1;
+            if (g.block[i] == 0) g.block[i] = 1;
+        }
+        r = ds__cuda_launch_one(&scope, s, k, &g, params);
+    } else if (r == DS_OK) {
+        unsigned block = k->cuda.block ? k->cuda.block : 256;
+        uint64_t per_block = k->cuda.items_per_block ? k->cuda.items_per_block : block;
+        uint64_t limit = (uint64_t)k->cuda.blocks_per_multiprocessor * (unsigned)ds__cuda.multiprocessors[s->device];
+        int can_split;
+        uint64_t items = op->u.kernel.items, most = ds__cuda_most_items(k, per_block, &can_split);
+        if (items > most && !can_split)
+            r = ds__fail(DS_ERR_INVALID_VALUE, "kernel %s: %zu items are more than one launch can have, and it does not take FIRST and COUNT in 8 bytes",
+                         k->name, op->u.kernel.items);
+        for (; items && r == DS_OK; items -= count, first += count) {
+            count = items < most ? items : most;
+            uint64_t blocks = (count + per_block - 1) / per_block;
+            if (limit && blocks > limit) blocks = limit;
+            g = (ds_grid){ { (unsigned)blocks, 1, 1 }, { block, 1, 1 }, k->cuda.shared_bytes };
+            r = ds__cuda_launch_one(&scope, s, k, &g, params);
+        }
+    }
+    ds__cuda_leave(&scope);
+    return r;
+}
+
+/* ---- >>cuda submission ---- */
+
+static ds_result ds__cuda_record(const ds__cuda_stream *s, const ds__cuda_event *e) {
+    ds__cuda_scope scope;
+    ds_result r = ds__cuda_on(&scope, s);
+    if (DS__UNLIKELY(r < 0)) return r;
+    r = DS__RT(scope, cudaEventRecord, (e->event, s->handle));
+    ds__cuda_leave(&scope);
+    return r;
+}
+
+static ds_result ds__cuda_submit(void *stream, const ds__op *op) {
+    ds__cuda_stream *s = stream;
+    switch (op->kind) {
+    case DS__OP_KERNEL: return ds__cuda_launch(s, op);
+    case DS__OP_COPY: return ds__cuda_submit_copy(s, op);
+    case DS__OP_FILL: return ds__cuda_submit_fill(s, op);
+    case DS__OP_RECORD: return ds__cuda_record(s, op->u.event.event);
+    case DS__OP_WAIT: return ds__cuda_wait_mark(s, ((ds__cuda_event *)op->u.event.event)->event);
+    case DS__OP_WAIT_STREAM: return ds__cuda_wait_stream(s, op->u.wait.stream);
+    case DS__OP_HOST: case DS__OP_CALLBACK:
+        return ds__cuda_submit_host(s, op->u.host.fn, op->u.host.callback, op->u.host.user, op->u.host.dtor_fn, op->u.host.stream);
+    default: return ds__fail(DS_ERR_UNSUPPORTED, "operation %d is not known to the CUDA driver", op->kind);
+    }
+}
+
+/* ---- >>cuda memory ---- */
+
+static ds_result ds__cuda_memory_alloc(int device, size_t size, void **out) {
+    ds__cuda_scope scope;
+    ds_result r = ds__cuda_enter(&scope, device);
+    if (r < 0) return r;
+    r = DS__RT(scope, cudaMalloc, (out, size));
+    if (r == DS_ERR_OUT_OF_MEMORY) {
+        size_t avail = 0, total = 0;
+        if (cudaMemGetInfo(&avail, &total) == cudaSuccess) ds__also(r, "; %zu bytes were asked for, %zu of %zu are free", size, avail, total);
+    }
+    ds__cuda_leave(&scope);
+    return r;
+}
+
+/* The device whose context pinned memory is made in: the thread's, or whichever CUDA has current. */
+static ds_result ds__cuda_enter_any(ds__cuda_scope *scope) {
+    int device = 0;
+    ds__cuda_anywhere(scope, -1);
+    ds_device current = ds__thread_device();
+    if (current.type == DS_DEVICE_CUDA) device = current.index;
+    else if (cudaGetDevice(&device) != cudaSuccess || device >= ds__cuda.devices) device = 0;
+    return ds__cuda_enter(scope, device);
+}
+
+static ds_result ds__cuda_host_alloc(size_t size, void **out) {
+    ds__cuda_scope scope;
+    ds_result r = ds__cuda_enter_any(&scope);
+    if (r < 0) return r;
+    r = DS__RT(scope, cudaHostAlloc, (out, size, cudaHostAllocPortable)); /* pinned for all devices */
+    ds__cuda_leave(&scope);
+    return r;
+}
+
+static ds_result ds__cuda_host_register(void *ptr, size_t size) {
+    ds__cuda_scope scope;
+    ds_result r = ds__cuda_enter_any(&scope);
+    if (r < 0) return r;
+    r = DS__RT(scope, cudaHostRegister, (ptr, size, cudaHostRegisterPortable));
+    ds__cuda_leave(&scope);
+    return r;
+}
+
+/* cudaFree waits by itself; the others are not documented to. A device that failed has nothing pending any more. */
+static ds_result ds__cuda_memory_wait(int device) {
+    for (int i = device < 0 ? 0 : device; i < (device < 0 ? ds__cuda.devices : device + 1); i++) {
+        ds_result r = atomic_load(&ds__cuda.used[i]) ? ds__cuda_device_synchronize(i) : DS_OK;
+        if (r < 0 && r != DS_ERR_FAILED) return r;
+    }
+    return DS_OK;
+}
+
+/* cudart may report the failure of earlier work here, but it does release. */
+static ds_result ds__cuda_memory_release(ds_memory_kind kind, int device, void *ptr, size_t size) {
+    ds__cuda_scope scope;
+    (void)size;
+    ds_result r = DS_OK;
+    if (kind == DS_MEMORY_DEVICE) {
+        if ((r = ds__cuda_enter(&scope, device)) < 0) return r;
+        r = DS__RT(scope, cudaFree, (ptr));
+        ds__cuda_leave(&scope);
+    } else {
+        ds__cuda_anywhere(&scope, -1);
+        r = kind == DS_MEMORY_PINNED ? DS__RT(scope, cudaFreeHost, (ptr)) : DS__RT(scope, cudaHostUnregister, (ptr));
+    }
+    return r == DS_ERR_FAILED ? DS_OK : r;
+}
+
+/* Memory that devstream did not make. */
+static ds_result ds__cuda_pointer_query(const void *ptr, ds_pointer_info *out) {
+    struct cudaPointerAttributes a;
+    ds__cuda_scope scope;
+    memset(out, 0, sizeof *out);
+    out->device.type = DS_DEVICE_HOST;
+    ds__cuda_anywhere(&scope, -1);
+    memset(&a, 0, sizeof a);
+    ds_result r = DS__RT(scope, cudaPointerGetAttributes, (&a, ptr));
+    if (r < 0 || a.type == cudaMemoryTypeUnregistered) return r;
+    if (a.type == cudaMemoryTypeHost) { out->kind = DS_MEMORY_PINNED; return DS_OK; }
+    unsigned long long base = 0;
+    size_t size = 0;
+    int code;
+    out->kind = DS_MEMORY_DEVICE;
+    out->device = ds_cuda(a.device);
+    if ((r = ds__cuda_enter(&scope, a.device)) < 0) return r;
+    DS__DR_CODE(scope, code, cuMemGetAddressRange, (&base, &size, (uintptr_t)ptr));
+    ds__cuda_leave(&scope);
+    if (code == 0) { out->base = (void *)(uintptr_t)base; out->size = size; }
+    return DS_OK;
+}
+
+/* ---- >>cuda end ---- */
+
+static int ds__cuda_passed(void **mark) { (void)mark; return 1; } /* CUDA has copied what a launch needs, but the module */
+
+/* A host function that a failed device has not come to; NULL: none. It is the caller's. */
+static ds__cuda_host *ds__cuda_take_left(const unsigned char *failed) {
+    ds__lock_take(&ds__cuda.lock);
+    ds__cuda_host *h = ds__cuda.hosts;
+    for (; h; h = h->next) {
+        int pending = DS__CUDA_PENDING;
+        if (failed[h->device] && atomic_compare_exchange_strong(&h->state, &pending, DS__CUDA_TAKEN)) break;
+    }
+    ds__lock_give(&ds__cuda.lock);
+    return h;
+}
+
+/* After this no host function is on its way. CUDA runs those of a failed device itself, with the failure; should it not within
+   a tenth of a second, they are run here, and their records are kept, in case that it comes later. */
+static void ds__cuda_drain(void) {
+    unsigned char failed[DS__MAX_DEVICES] = { 0 };
+    ds__cuda_scope scope;
+    for (int i = 0; i < ds__cuda.devices; i++) {
+        if (!atomic_load(&ds__cuda.used[i])) continue;
+        cudaError_t code = cudaSuccess;
+        for (int tries = 0; tries < 3 && (tries == 0 || (code != cudaSuccess && !failed[i])); tries++) {
+            if (ds__cuda_enter(&scope, i) < 0) { code = cudaErrorUnknown; continue; }
+            code = cudaDeviceSynchronize();
+            failed[i] = (unsigned char)ds__cuda_is_sticky((int)code);
+            if (code != cudaSuccess && scope.pending == cudaSuccess) (void)cudaGetLastError();
+            ds__cuda_leave(&scope);
+        }
+    }
+    for (uint64_t begin = ds__now_ns(); atomic_load(&ds__cuda.host_count) != 0; ) {
+        ds__cuda_host *h = ds__now_ns() - begin > 100000000u ? ds__cuda_take_left(failed) : NULL;
+        if (h) { ds__cuda_run_host(h, 1); atomic_fetch_sub(&ds__cuda.host_count, 1); continue; }
+        struct timespec t = { 0, 50000 };
+        syscall(SYS_nanosleep, &t, NULL);
+    }
+}
+
+static void ds__cuda_stop(void) {
+    ds__cuda_scope scope;
+    for (int i = 0; i < ds__cuda.devices; i++) {
+        ds__cuda_stream *side = &ds__cuda.side[i];
+        if (!atomic_load(&ds__cuda.used[i]) || ds__cuda_enter(&scope, i) < 0) continue;
+        cudaError_t code = side->handle ? cudaStreamDestroy(side->handle) : cudaSuccess;
+        if (side->mark && cudaEventDestroy(side->mark) != cudaSuccess) code = cudaErrorUnknown;
+        if (code != cudaSuccess && scope.pending == cudaSuccess) (void)cudaGetLastError();
+        side->handle = NULL;
+        side->mark = NULL;
+        ds__cuda_unload_unused(&scope, i, 1);
+        ds__cuda_leave(&scope);
+    }
+    ds__cuda_anywhere(&scope, -1);
+    while (ds__cuda.stages) {
+        ds__cuda_stage *stage = ds__cuda.stages;
+        ds__cuda.stages = stage->next;
+        if (cudaFreeHost(stage->memory) != cudaSuccess && scope.pending == cudaSuccess) (void)cudaGetLastError();
+        ds__release(stage);
+    }
+}
+
+static const ds__driver ds__cuda_driver = {
+    "cuda", DS_DEVICE_CUDA, ds__cuda_probe, ds__cuda_start, ds__cuda_device_used, ds__cuda_drain, ds__cuda_stop, ds__cuda_stream_destroy,
+    ds__cuda_stream_unwrap, ds__cuda_stream_forget, ds__cuda_stream_identity, ds__cuda_event_destroy, ds__cuda_kernel_destroy, ds__cuda_passed,
+    ds__cuda_memory_release,
+#define DS__MEMBER(entry, parameters, arguments) ds__cuda_##entry,
+    DS__ENTRIES(DS__MEMBER)
+#undef DS__MEMBER
+};
+#endif /* DEVSTREAM_CUDA */
 
 /* ---- >>fault: a layer that makes the n-th call of an entry fail ----------------------------------------------------- */
 
 static struct {
-    const ds__driver *next;
-    ds__driver table;
+    const ds__driver *next[DS_BACKEND_COUNT];
+    ds__driver table[DS_BACKEND_COUNT];
     char entry[32];
     _Atomic uint64_t left;
 } ds__fault;
@@ -1364,21 +2691,26 @@ __attribute__((noinline)) static int ds__fault_hit(const char *entry) {
     return atomic_fetch_sub(&ds__fault.left, 1) == 1;
 }
 
-#define DS__FAULT_ENTRY(entry, parameters, arguments) \
-    static ds_result ds__fault_##entry parameters { \
+/* One function per entry and driver, since an entry does not know which driver it belongs to. */
+#define DS__FAULT_ENTRY(backend, entry, parameters, arguments) \
+    static ds_result ds__fault_##backend##_##entry parameters { \
         if (DS__UNLIKELY(ds__fault_hit(#entry))) return ds__fail(DS_ERR_DRIVER, "injected fault in the driver's %s", #entry); \
-        return ds__fault.next->entry arguments; \
+        return ds__fault.next[backend]->entry arguments; \
     }
-DS__ENTRIES(DS__FAULT_ENTRY)
-#undef DS__FAULT_ENTRY
+#define DS__FAULT_CUDA(entry, parameters, arguments) DS__FAULT_ENTRY(0, entry, parameters, arguments)
+#define DS__FAULT_CPU(entry, parameters, arguments) DS__FAULT_ENTRY(1, entry, parameters, arguments)
+DS__ENTRIES(DS__FAULT_CUDA)
+DS__ENTRIES(DS__FAULT_CPU)
+#undef DS__FAULT_CUDA
+#undef DS__FAULT_CPU
 
-static const ds__driver *ds__fault_layer(const ds__driver *next) {
-    ds__fault.next = next;
-    ds__fault.table = *next;
-#define DS__MEMBER(entry, parameters, arguments) ds__fault.table.entry = ds__fault_##entry;
+static const ds__driver *ds__fault_layer(const ds__driver *next, int backend) {
+    ds__fault.next[backend] = next;
+    ds__fault.table[backend] = *next;
+#define DS__MEMBER(entry, parameters, arguments) ds__fault.table[backend].entry = backend ? ds__fault_1_##entry : ds__fault_0_##entry;
     DS__ENTRIES(DS__MEMBER)
 #undef DS__MEMBER
-    return &ds__fault.table;
+    return &ds__fault.table[backend];
 }
 
 /* "entry:n"; DS_ERR_INVALID_VALUE for an unknown entry or a bad number. */
@@ -1410,8 +2742,8 @@ static ds_result ds__fault_parse(const char *text) {
 /* X(name, apply) */
 #define DS__LAYERS(X) X("fault", ds__fault_layer)
 
-/* Applies the layers named in the list to the table; NULL in *table: an unknown name. */
-static ds_result ds__layers_apply(const char *list, const ds__driver **table) {
+/* Applies the layers named in the list to a backend's table; table NULL: only checks the list. */
+static ds_result ds__layers_apply(const char *list, const ds__driver **table, int backend) {
     unsigned seen = 0;
     while (list && *list) {
         unsigned bit = 1;
@@ -1422,7 +2754,7 @@ static ds_result ds__layers_apply(const char *list, const ds__driver **table) {
             if (seen & bit) return ds__fail(DS_ERR_INVALID_VALUE, "the layer \"" name "\" is named twice"); \
             seen |= bit; \
             known = 1; \
-            if (table) *table = apply(*table); \
+            if (table) *table = apply(*table, backend); \
         } \
         bit <<= 1;
         DS__LAYERS(DS__LAYER)
@@ -1439,9 +2771,46 @@ static void ds__kernel_free(void *object);
 static int ds__kernel_may_free(void *object);
 static void ds__thread_ends(void *thread);
 
+static int ds__ordinals(void) { return ds__g.backend[0].device_count + ds__g.backend[1].device_count; }
+
 static void ds__forked(void) { atomic_store(&ds__g.state, atomic_load(&ds__g.state) == DS__COLD ? DS__COLD : DS__FORKED); }
 
 static const char *ds__layer_list(void) { return ds__g.desc.layers ? ds__g.desc.layers : getenv("DEVSTREAM_LAYERS"); }
+
+/* Looks for devices and starts the drivers that have some. A GPU that cannot be used is a reason in the report, not an error. */
+static ds_result ds__start_drivers(void) {
+    static const struct { const char *name; ds_device_type type; const ds__driver *driver; const char *missing; } backends[] = {
+#ifdef DEVSTREAM_CUDA
+        { "cuda", DS_DEVICE_CUDA, &ds__cuda_driver, NULL },
+#else
+        { "cuda", DS_DEVICE_CUDA, NULL, "CUDA not compiled in: define DEVSTREAM_CUDA" },
+#endif
+#ifdef DEVSTREAM_NO_CPU
+        { "cpu", DS_DEVICE_CPU, NULL, "compiled with DEVSTREAM_NO_CPU" },
+#else
+        { "cpu", DS_DEVICE_CPU, &ds__cpu_driver, NULL },
+#endif
+    };
+    ds_result r = DS_OK;
+    memset(ds__g.backend, 0, sizeof ds__g.backend);
+    for (int b = 0; b < DS_BACKEND_COUNT; b++) {
+        ds_backend_info *info = &ds__g.backend[b];
+        ds__g.driver[b] = NULL;
+        info->name = backends[b].name;
+        info->type = backends[b].type;
+        if (backends[b].driver) backends[b].driver->probe(info);
+        else snprintf(info->reason, sizeof info->reason, "not taken: %s", backends[b].missing);
+    }
+    ds__g.legacy = ds__alloc((size_t)(ds__ordinals() + 1) * sizeof *ds__g.legacy);
+    if (!ds__g.legacy) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to start");
+    for (int b = 0; b < DS_BACKEND_COUNT && r == DS_OK; b++) {
+        if (!ds__g.backend[b].available) continue;
+        r = backends[b].driver->start();
+        if (r == DS_OK) ds__g.driver[b] = backends[b].driver;
+        if (r == DS_OK) r = ds__layers_apply(ds__layer_list(), &ds__g.driver[b], b);
+    }
+    return r;
+}
 
 /* Everything of the first call; ds__g.mutex is held. What fails leaves the state cold, so that a later call tries again. */
 static ds_result ds__start(void) {
@@ -1454,7 +2823,7 @@ static ds_result ds__start(void) {
     ds__g.per_thread_default = (ds__g.desc.flags & DS_INIT_PER_THREAD_DEFAULT_STREAM) ||
                                ds__env_number("DEVSTREAM_PER_THREAD_DEFAULT_STREAM");
 #endif
-    ds_result r = ds__layers_apply(ds__layer_list(), NULL);
+    ds_result r = ds__layers_apply(ds__layer_list(), NULL, 0);
     if (r == DS_OK) r = ds__fault_parse(ds__g.desc.fault ? ds__g.desc.fault : getenv("DEVSTREAM_FAULT"));
     if (r < 0) return r;
     ds__g.streams = (ds__table){ .what = "stream", .element = sizeof(ds__stream), .free_fn = ds__stream_free };
@@ -1462,32 +2831,14 @@ static ds_result ds__start(void) {
     ds__g.kernels = (ds__table){ .what = "kernel", .element = sizeof(ds__kernel), .free_fn = ds__kernel_free,
                                .may_free_fn = ds__kernel_may_free };
     ds__g.streams.generation = ds__g.events.generation = ds__g.kernels.generation = ds__g.epoch << 20;
-    memset(ds__g.backend, 0, sizeof ds__g.backend);
-    ds__g.driver[0] = ds__g.driver[1] = NULL;
-    ds__g.backend[0].name = "cuda";
-    ds__g.backend[0].type = DS_DEVICE_CUDA;
-    ds__cuda_probe(&ds__g.backend[0]);
-    ds__g.backend[1].name = "cpu";
-    ds__g.backend[1].type = DS_DEVICE_CPU;
-#ifdef DEVSTREAM_NO_CPU
-    ds__no_cpu_probe(&ds__g.backend[1]);
-#else
-    (void)ds__no_cpu_probe;
-    ds__cpu_probe(&ds__g.backend[1]);
-    ds__g.legacy = ds__alloc((size_t)ds__g.backend[1].device_count * sizeof *ds__g.legacy);
-    if (!ds__g.legacy) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to start");
-    r = ds__cpu_start();
-    if (r == DS_OK) {
-        ds__g.driver[1] = &ds__cpu_driver;
-        r = ds__layers_apply(ds__layer_list(), &ds__g.driver[1]);
-    }
-#endif
+    r = ds__start_drivers();
     if (syscall(SYS_membarrier, 16 /* MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED */, 0, 0) != 0) atomic_store(&ds__no_membarrier, 1);
     int error = r == DS_OK ? pthread_key_create(&ds__g.key, ds__thread_ends) : 0;
     if (error) r = ds__fail(DS_ERR_SYSTEM, "no thread-specific data: %s", strerror(error));
     if (r == DS_OK && !ds__g.atfork) { pthread_atfork(NULL, NULL, ds__forked); ds__g.atfork = 1; }
     if (r < 0) {
-        if (ds__g.driver[1]) ds__g.driver[1]->stop();
+        for (int b = 0; b < DS_BACKEND_COUNT; b++)
+            if (ds__g.driver[b]) ds__g.driver[b]->stop();
         ds__release(ds__g.legacy);
         ds__g.legacy = NULL;
         return r;
@@ -1568,7 +2919,7 @@ DSDEF ds_result (ds_init)(const ds_init_desc *desc) {
         DS__REQUIRE(!desc->cpu->peer_access || desc->cpu->devices > 0, "peer_access needs the number of devices");
     }
 #endif
-    ds_result r = ds__layers_apply(desc->layers, NULL);
+    ds_result r = ds__layers_apply(desc->layers, NULL, 0);
     if (r < 0) return r;
     if (atomic_load(&ds__g.state) == DS__FORKED) return ds__enter_slow(t); /* before the lock, which may be held for ever */
     pthread_mutex_lock(&ds__g.mutex);
@@ -1602,7 +2953,6 @@ struct ds__thread {
     ds__thread *next;
 };
 
-static int ds__ordinals(void) { return ds__g.backend[0].device_count + ds__g.backend[1].device_count; }
 static int ds__ordinal(ds_device d) { return d.type == DS_DEVICE_CUDA ? d.index : ds__g.backend[0].device_count + d.index; }
 static const ds__driver *ds__driver_of(ds_device d) { return ds__g.driver[d.type == DS_DEVICE_CUDA ? 0 : 1]; }
 
@@ -1637,6 +2987,7 @@ static void ds__thread_free(ds__thread *t) {
 }
 
 static ds__pins *ds__my_pins(void) { return &ds__tls.thread->pins; }
+DS__SEAM static ds_device ds__thread_device(void) { return ds__tls.thread->device; }
 
 static int ds__is_pinned(const void *object) {
     int found = 0;
@@ -1983,7 +3334,10 @@ static inline void ds__stream_unpin(ds__stream *s) { ds__unpin(&ds__g.streams, s
 
 static void ds__stream_free(void *object) {
     ds__stream *s = object;
-    if (s->native && !s->borrowed && !atomic_load(&s->unwrapped)) s->driver->stream_destroy(s->native);
+    if (s->native && !s->shared) {
+        if (s->borrowed || atomic_load(&s->unwrapped)) s->driver->stream_forget(s->native);
+        else s->driver->stream_destroy(s->native);
+    }
     if (s->release_fn) {
         int outer = ds__tls.in_callback;
         ds__tls.in_callback = 1;
@@ -2097,11 +3451,7 @@ DSDEF ds_result (ds_stream_destroy)(ds_stream stream) {
 
 /* Adds to an error's sentence which object it was about. */
 static ds_result ds__name_object(ds_result r, const char *what, const char *label) {
-    if (r >= 0 || !label) return r;
-    ds__tls_block *t = &ds__tls;
-    size_t n = strlen(t->error);
-    snprintf(t->error + n, sizeof t->error - n, " (%s \"%s\")", what, label);
-    return r;
+    return r >= 0 || !label ? r : ds__also(r, " (%s \"%s\")", what, label);
 }
 static ds_result ds__stream_error(const ds__stream *s, ds_result r) { return ds__name_object(r, "stream", s->label); }
 
@@ -2190,14 +3540,14 @@ static ds_result ds__wrap(const ds_stream_native *native, ds_ownership ownership
         ds__stream *b = ds__stream_pin(base);
         if (!b) return DS_ERR_INVALID_HANDLE;
         s->native = b->native;
+        s->shared = 1;
         s->flags = b->flags;
         s->of_legacy = n < 2;
         ds__stream_unpin(b);
         return DS_OK;
     }
-    ds_result r = s->driver->stream_wrap(s->device.index, native->handle, ownership == DS_OWN, &s->flags, &s->priority);
+    ds_result r = s->driver->stream_wrap(s->device.index, native->handle, ownership == DS_OWN, &s->flags, &s->priority, &s->native);
     if (r < 0) return r;
-    s->native = native->handle;
     s->requested = s->priority;
     s->borrowed = ownership != DS_OWN;
     return DS_OK;
@@ -2309,7 +3659,8 @@ DSDEF ds_result (ds_stream_label)(ds_stream stream, char *out, size_t size) {
 DSDEF int (ds_stream_equal)(ds_stream a, ds_stream b) {
     if (ds__enter("ds_stream_equal") < 0) return 0;
     ds__stream *x = ds__pin(&ds__g.streams, a.id), *y = ds__pin(&ds__g.streams, b.id);
-    int equal = x && y && x->driver == y->driver && x->native == y->native && x->device.index == y->device.index;
+    int equal = x && y && x->driver == y->driver && x->device.index == y->device.index &&
+                x->driver->stream_identity(x->native) == y->driver->stream_identity(y->native);
     if (x) ds__stream_unpin(x);
     if (y) ds__stream_unpin(y);
     return equal;
@@ -2531,8 +3882,9 @@ static ds_result ds__event_bind(ds__event *e, ds__stream *s) {
         r = ds__fail(DS_ERR_DEVICE_MISMATCH, "the event belongs to %s:%d, where it was first recorded, the stream to %s:%d",
                      ds__type_name((int)(bound >> 32)), (int)(bound & INT_MAX), ds__type_name(s->device.type), s->device.index);
     } else if (bound != key) {
-        void *native = atomic_load(&e->native);
-        if (!native) r = s->driver->event_create(e->flags, &native);
+        void *native = atomic_load(&e->native); /* there is one when a first record has failed */
+        if (native && e->driver != s->driver) { e->driver->event_destroy(native); native = NULL; atomic_store(&e->native, NULL); }
+        r = s->driver->event_create(s->device.index, e->flags, &native);
         if (r == DS_OK) {
             e->driver = s->driver;
             atomic_store(&e->native, native);
@@ -2711,15 +4063,168 @@ DSDEF ds_result (ds_event_flags)(ds_event event, unsigned *out) {
 
 /* ---- >>core: memory ------------------------------------------------------------------------------------------------------------------ */
 
-/* The driver that host memory belongs to: the first that is available. */
-static const ds__driver *ds__host_driver(void) { return ds__g.driver[0] ? ds__g.driver[0] : ds__g.driver[1]; }
+/* Policy. One sorted table holds all memory that was allocated or registered here, of both drivers, so that copies can be
+   checked and sorted without asking anyone. A range is taken out before its memory is released: of two threads that free
+   the same pointer, one finds it. */
+typedef struct ds__range { _Atomic uintptr_t base, end; _Atomic int kind_device; } ds__range;
+struct ds__ranges { ds__ranges *older; size_t room; ds__range at[]; };
+typedef struct ds__found { uintptr_t base, end; ds_memory_kind kind; int backend, device; } ds__found;
 
-static ds_result ds__pointer_info(const void *ptr, ds_pointer_info *out) {
-    const ds__driver *d = ds__host_driver();
-    if (d) return d->pointer_query(ptr, out);
+/* Index of the first range that ends after the address. */
+static size_t ds__range_after(const ds__ranges *r, size_t count, uintptr_t address) {
+    size_t low = 0, high = count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (atomic_load_explicit(&r->at[middle].end, memory_order_acquire) <= address) low = middle + 1; else high = middle;
+    }
+    return low;
+}
+
+/* The range that holds the address; 0: none. Takes no lock: a reader that met a change looks again. */
+static int ds__range_find(const void *ptr, ds__found *out) {
+    uintptr_t address = (uintptr_t)ptr;
+    for (;;) {
+        uint32_t version = atomic_load_explicit(&ds__g.range_version, memory_order_acquire);
+        if (version & 1) { ds__pause(); continue; }
+        ds__ranges *r = atomic_load_explicit(&ds__g.ranges, memory_order_acquire);
+        size_t count = atomic_load_explicit(&ds__g.range_count, memory_order_acquire);
+        int found = 0;
+        if (r && count <= r->room) {
+            size_t i = ds__range_after(r, count, address);
+            if (i < count) {
+                int kind_device = atomic_load_explicit(&r->at[i].kind_device, memory_order_acquire);
+                out->base = atomic_load_explicit(&r->at[i].base, memory_order_acquire);
+                out->end = atomic_load_explicit(&r->at[i].end, memory_order_acquire);
+                out->kind = (ds_memory_kind)(kind_device & 255);
+                out->backend = kind_device >> 8 & 1;
+                out->device = kind_device >> 9;
+                found = address >= out->base && address < out->end;
+            }
+        }
+        if (atomic_load_explicit(&ds__g.range_version, memory_order_relaxed) == version) return found;
+    }
+}
+
+static void ds__range_move(ds__range *to, ds__range *from) {
+    atomic_store_explicit(&to->base, atomic_load_explicit(&from->base, memory_order_relaxed), memory_order_release);
+    atomic_store_explicit(&to->end, atomic_load_explicit(&from->end, memory_order_relaxed), memory_order_release);
+    atomic_store_explicit(&to->kind_device, atomic_load_explicit(&from->kind_device, memory_order_relaxed), memory_order_release);
+}
+
+/* Adds a range. DS_ERR_INVALID_VALUE: it touches a known one. No sentence. */
+static ds_result ds__range_add(const void *ptr, size_t size, ds_memory_kind kind, int backend, int device) {
+    uintptr_t base = (uintptr_t)ptr, end = base + size;
+    ds_result result = DS_OK;
+    ds__lock_take(&ds__g.range_lock);
+    ds__ranges *r = atomic_load(&ds__g.ranges);
+    size_t count = atomic_load(&ds__g.range_count), i = r ? ds__range_after(r, count, base) : 0;
+    if (r && i < count && atomic_load(&r->at[i].base) < end) {
+        result = DS_ERR_INVALID_VALUE;
+    } else if (!r || count == r->room) {
+        size_t room = r ? 2 * r->room : 64;
+        ds__ranges *more = ds__alloc(sizeof *more + room * sizeof more->at[0]);
+        if (!more) {
+            result = DS_ERR_OUT_OF_MEMORY;
+        } else { /* readers may still be in the old one: it is kept until shutdown */
+            more->room = room;
+            more->older = r;
+            for (size_t k = 0; k < count; k++) ds__range_move(&more->at[k], &r->at[k]);
+            atomic_store_explicit(&ds__g.ranges, more, memory_order_release);
+            r = more;
+        }
+    }
+    if (result == DS_OK) {
+        atomic_fetch_add(&ds__g.range_version, 1);
+        for (size_t k = count; k > i; k--) ds__range_move(&r->at[k], &r->at[k - 1]);
+        atomic_store(&r->at[i].base, base);
+        atomic_store(&r->at[i].end, end);
+        atomic_store(&r->at[i].kind_device, (int)kind | backend << 8 | device << 9);
+        atomic_store(&ds__g.range_count, count + 1);
+        atomic_fetch_add(&ds__g.range_version, 1);
+    }
+    ds__lock_give(&ds__g.range_lock);
+    return result;
+}
+
+/* Removes the range of this kind that begins at ptr, for one caller only; 0: there is none. */
+static int ds__range_remove(const void *ptr, ds_memory_kind kind, ds__found *out) {
+    uintptr_t base = (uintptr_t)ptr;
+    int found = 0;
+    ds__lock_take(&ds__g.range_lock);
+    ds__ranges *r = atomic_load(&ds__g.ranges);
+    size_t count = atomic_load(&ds__g.range_count), i = r ? ds__range_after(r, count, base) : 0;
+    if (r && i < count && atomic_load(&r->at[i].base) == base && (atomic_load(&r->at[i].kind_device) & 255) == (int)kind) {
+        found = ds__range_find(ptr, out);
+        atomic_fetch_add(&ds__g.range_version, 1);
+        for (size_t k = i; k + 1 < count; k++) ds__range_move(&r->at[k], &r->at[k + 1]);
+        atomic_store(&ds__g.range_count, count - 1);
+        atomic_fetch_add(&ds__g.range_version, 1);
+    }
+    ds__lock_give(&ds__g.range_lock);
+    return found;
+}
+
+/* The driver that host memory belongs to: the first that is available. */
+static int ds__host_backend(void) { return ds__g.driver[0] ? 0 : 1; }
+
+/* What is known of a pointer; returns 0 when it was not allocated or registered here: then it looks like ordinary memory. */
+static int ds__known(const void *ptr, ds_pointer_info *out) {
+    ds__found f;
     memset(out, 0, sizeof *out);
     out->device.type = DS_DEVICE_HOST;
-    return DS_OK;
+    if (!ds__range_find(ptr, &f)) return 0;
+    out->kind = f.kind;
+    out->base = (void *)f.base;
+    out->size = f.end - f.base;
+    if (f.kind == DS_MEMORY_DEVICE) out->device = f.backend ? ds_cpu(f.device) : ds_cuda(f.device);
+    return 1;
+}
+
+/* Memory that others made: only cudart may know it. */
+static ds_result ds__ask(const void *ptr, ds_pointer_info *out) {
+    return ds__g.driver[0] ? ds__g.driver[0]->pointer_query(ptr, out) : DS_OK;
+}
+
+/* Enters new memory into the table, or gives it back. */
+static ds_result ds__memory_made(void *ptr, size_t size, ds_memory_kind kind, int backend, int device, void **out) {
+    if (ds__range_add(ptr, size, kind, backend, device) == DS_OK) { *out = ptr; return DS_OK; }
+    DS_IGNORE(ds__g.driver[backend]->memory_release(kind, device, ptr, size));
+    return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of %zu bytes", size);
+}
+
+/* Waits for the work that may use the memory, then releases it. The pointer is unknown meanwhile, so that of two threads
+   that end it one is refused; if the wait fails nothing was released and it is known again. */
+static ds_result ds__memory_end(void *ptr, ds_memory_kind kind, const char *what) {
+    ds__found f;
+    DS__REQUIRE(ds__range_remove(ptr, kind, &f), "%p is not the start of %s", ptr, what);
+    ds_result r = DS_OK;
+    if (kind == DS_MEMORY_DEVICE) r = ds__g.driver[f.backend]->memory_wait(f.device);
+    else
+        for (int b = 0; b < DS_BACKEND_COUNT && r == DS_OK; b++)
+            if (ds__g.driver[b]) r = ds__g.driver[b]->memory_wait(-1);
+    if (r < 0) DS_IGNORE(ds__range_add(ptr, f.end - f.base, kind, f.backend, f.device)); /* there is room: it was there before */
+    else r = ds__g.driver[f.backend]->memory_release(kind, f.device, ptr, f.end - f.base);
+    return r;
+}
+
+/* At shutdown: releases what the user left. */
+static void ds__memory_end_all(void) {
+    ds__ranges *r = atomic_load(&ds__g.ranges);
+    size_t count = atomic_load(&ds__g.range_count);
+    for (size_t i = 0; r && i < count; i++) {
+        int k = atomic_load(&r->at[i].kind_device);
+        uintptr_t base = atomic_load(&r->at[i].base);
+        DS_IGNORE(ds__g.driver[k >> 8 & 1]->memory_release((ds_memory_kind)(k & 255), k >> 9, (void *)base, atomic_load(&r->at[i].end) - base));
+    }
+    while (r) { ds__ranges *older = r->older; ds__release(r); r = older; }
+    atomic_store(&ds__g.ranges, NULL);
+    atomic_store(&ds__g.range_count, 0);
+}
+
+static ds_result ds__alloc_device(ds_device device, size_t size, void **out) {
+    void *ptr = NULL;
+    ds_result r = ds__driver_of(device)->memory_alloc(device.index, size, &ptr);
+    return r < 0 ? r : ds__memory_made(ptr, size, DS_MEMORY_DEVICE, device.type == DS_DEVICE_CUDA ? 0 : 1, device.index, out);
 }
 
 DSDEF ds_result (ds_alloc)(ds_device device, size_t size, void **out) {
@@ -2727,7 +4232,7 @@ DSDEF ds_result (ds_alloc)(ds_device device, size_t size, void **out) {
     DS__ENTER("ds_alloc");
     DS__REQUIRE(out, "out is NULL");
     DS__RESOLVE(device);
-    return size ? ds__driver_of(device)->memory_alloc(device.index, size, out) : DS_OK;
+    return size ? ds__alloc_device(device, size, out) : DS_OK;
 }
 
 DSDEF ds_result (ds_alloc_pitch)(ds_device device, size_t width, size_t height, void **out, size_t *out_pitch) {
@@ -2739,55 +4244,53 @@ DSDEF ds_result (ds_alloc_pitch)(ds_device device, size_t width, size_t height, 
     size_t pitch = (width + 511) & ~(size_t)511;
     DS__REQUIRE(pitch == 0 || height <= SIZE_MAX / pitch, "%zu rows of %zu bytes are too large", height, width);
     DS__RESOLVE(device);
-    ds_result r = width && height ? ds__driver_of(device)->memory_alloc(device.index, pitch * height, out) : DS_OK;
+    ds_result r = width && height ? ds__alloc_device(device, pitch * height, out) : DS_OK;
     if (r == DS_OK) *out_pitch = pitch;
     return r;
 }
 
 DSDEF ds_result (ds_free)(void *ptr) {
     DS__ENTER("ds_free");
-    if (!ptr) return DS_OK;
-    ds_pointer_info info;
-    ds_result r = ds__pointer_info(ptr, &info);
-    if (r < 0) return r;
-    DS__REQUIRE(info.kind == DS_MEMORY_DEVICE && info.base == ptr, "%p is not the start of an allocation of ds_alloc", ptr);
-    return ds__driver_of(info.device)->memory_free(info.device.index, ptr);
+    return ptr ? ds__memory_end(ptr, DS_MEMORY_DEVICE, "an allocation of ds_alloc") : DS_OK;
 }
-
-#define DS__HOST_DRIVER(driver) \
-    const ds__driver *driver = ds__host_driver(); \
-    if (!driver) return ds__fail(DS_ERR_NO_DEVICE, "no driver is available; see ds_backend_report")
 
 DSDEF ds_result (ds_host_alloc)(size_t size, void **out) {
     if (out) *out = NULL;
     DS__ENTER("ds_host_alloc");
     DS__REQUIRE(out, "out is NULL");
-    DS__HOST_DRIVER(driver);
-    return size ? driver->host_alloc(size, out) : DS_OK;
+    int b = ds__host_backend();
+    if (!ds__g.driver[b]) return ds__fail(DS_ERR_NO_DEVICE, "no driver is available; see ds_backend_report");
+    void *ptr = NULL;
+    ds_result r = size ? ds__g.driver[b]->host_alloc(size, &ptr) : DS_OK;
+    return r < 0 || !size ? r : ds__memory_made(ptr, size, DS_MEMORY_PINNED, b, 0, out);
 }
 DSDEF ds_result (ds_host_free)(void *ptr) {
     DS__ENTER("ds_host_free");
-    if (!ptr) return DS_OK;
-    DS__HOST_DRIVER(driver);
-    return driver->host_free(ptr);
+    return ptr ? ds__memory_end(ptr, DS_MEMORY_PINNED, "an allocation of ds_host_alloc") : DS_OK;
 }
 DSDEF ds_result (ds_host_register)(void *ptr, size_t size) {
     DS__ENTER("ds_host_register");
     DS__REQUIRE(ptr && size, "there is nothing to register");
     DS__REQUIRE(size <= UINTPTR_MAX - (uintptr_t)ptr, "%zu bytes reach beyond the address space", size);
-    DS__HOST_DRIVER(driver);
-    return driver->host_register(ptr, size);
+    int b = ds__host_backend();
+    if (!ds__g.driver[b]) return ds__fail(DS_ERR_NO_DEVICE, "no driver is available; see ds_backend_report");
+    ds_result r = ds__range_add(ptr, size, DS_MEMORY_REGISTERED, b, 0); /* first: it sees what touches known memory */
+    if (r == DS_ERR_INVALID_VALUE) return ds__fail(r, "the range touches memory that is registered or allocated already");
+    if (r < 0) return ds__fail(r, "no memory to register a range");
+    ds__found f;
+    r = ds__g.driver[b]->host_register(ptr, size);
+    if (r < 0) (void)ds__range_remove(ptr, DS_MEMORY_REGISTERED, &f);
+    return r;
 }
 DSDEF ds_result (ds_host_unregister)(void *ptr) {
     DS__ENTER("ds_host_unregister");
-    DS__HOST_DRIVER(driver);
-    return driver->host_unregister(ptr);
+    return ds__memory_end(ptr, DS_MEMORY_REGISTERED, "a registered range");
 }
 DSDEF ds_result (ds_pointer_query)(const void *ptr, ds_pointer_info *out) {
     if (out) memset(out, 0, sizeof *out);
     DS__ENTER("ds_pointer_query");
     DS__REQUIRE(out, "out is NULL");
-    return ds__pointer_info(ptr, out);
+    return ds__known(ptr, out) ? DS_OK : ds__ask(ptr, out);
 }
 
 /* ---- >>core: copies and fills ------------------------------------------------------------------------------------------------------------ */
@@ -2799,24 +4302,29 @@ static size_t ds__span(size_t pitch, size_t width, size_t height) {
 }
 
 /* Looks the range up and checks that it stays inside of its allocation. */
-static ds_result ds__operand(const void *ptr, size_t span, const char *what, ds_pointer_info *out) {
+static ds_result ds__operand(const void *ptr, size_t span, const char *what, ds_pointer_info *out, int *known) {
     DS__REQUIRE(ptr, "%s is NULL", what);
     DS__REQUIRE(span <= UINTPTR_MAX - (uintptr_t)ptr, "%s: %zu bytes reach beyond the address space", what, span);
-    ds_result r = ds__pointer_info(ptr, out);
-    if (r < 0) return r;
-    size_t offset = out->base ? (size_t)((uintptr_t)ptr - (uintptr_t)out->base) : 0;
-    DS__REQUIRE(!out->base || span <= out->size - offset, "%s: %zu bytes at offset %zu leave an allocation of %zu bytes", what, span, offset, out->size);
+    *known = ds__known(ptr, out);
+    size_t offset = *known ? (size_t)((uintptr_t)ptr - (uintptr_t)out->base) : 0;
+    DS__REQUIRE(!*known || span <= out->size - offset, "%s: %zu bytes at offset %zu leave an allocation of %zu bytes", what, span, offset, out->size);
     return DS_OK;
 }
 
-static int ds__touches_pageable(const ds_pointer_info *a, const ds_pointer_info *b) {
-    return a->kind == DS_MEMORY_PAGEABLE || (b && b->kind == DS_MEMORY_PAGEABLE);
+/* Where the operand is, as the stream's driver sees it. */
+static unsigned ds__place(const ds__stream *s, const ds_pointer_info *p, int known) {
+    if (!known) return DS__AT_UNKNOWN;
+    if (p->kind == DS_MEMORY_DEVICE) return p->device.type == s->device.type ? DS__AT_DEVICE + (unsigned)p->device.index : DS__AT_OTHER;
+    return p->kind == DS_MEMORY_PAGEABLE ? DS__AT_PAGEABLE : DS__AT_PINNED;
 }
+
+static int ds__on_gpu(const ds_pointer_info *p) { return p->kind == DS_MEMORY_DEVICE && p->device.type == DS_DEVICE_CUDA; }
 
 /* A staged copy: neither device reaches the other. */
 static ds_result ds__needs_staging(const ds__stream *s, const ds_pointer_info *dst, const ds_pointer_info *src, int *out) {
     *out = 0;
-    if (dst->kind != DS_MEMORY_DEVICE || src->kind != DS_MEMORY_DEVICE || dst->device.index == src->device.index) return DS_OK;
+    if (dst->kind != DS_MEMORY_DEVICE || src->kind != DS_MEMORY_DEVICE || dst->device.type != s->device.type ||
+        src->device.type != s->device.type || dst->device.index == src->device.index) return DS_OK;
     int reach = 0;
     ds_result r = s->driver->device_peer(dst->device.index, src->device.index, &reach);
     if (r == DS_OK && !reach) r = s->driver->device_peer(src->device.index, dst->device.index, &reach);
@@ -2824,30 +4332,56 @@ static ds_result ds__needs_staging(const ds__stream *s, const ds_pointer_info *d
     return r;
 }
 
+/* A copy of a GPU's memory on a stream of the CPU driver: a kernel of one item, which fails the device as any other. */
+static int ds__copy_item(size_t first, size_t count, const void *args) {
+    (void)first;
+    (void)count;
+    return ds__g.driver[0]->copy_now(args) < 0;
+}
+static ds__kernel ds__copy_kernel = { .cpu_fn = ds__copy_item, .args_size = sizeof(ds__op), .grain = SIZE_MAX, .name = "copy of a GPU's memory" };
+
+static ds_result ds__copy_on_host(ds__stream *s, const ds__op *copy) {
+    ds__op op = ds__op_make(DS__OP_KERNEL);
+    op.u.kernel.kernel = &ds__copy_kernel;
+    op.u.kernel.items = 1;
+    op.u.kernel.args_size = sizeof *copy;
+    op.u.kernel.args = copy;
+    op.u.kernel.grid = NULL;
+    ds_result r = ds__submit(s, &op);
+    return r == DS_OK && (copy->flags & DS__OP_BLOCKS) ? ds__stream_error(s, s->driver->stream_synchronize(s->native, DS__FOREVER)) : r;
+}
+
 static ds_result ds__copy_between(ds__stream *s, void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width, size_t height,
                                   const ds_device *dst_device, const ds_device *src_device) {
     ds_pointer_info to, from;
+    int to_known, from_known, staged = 0;
     size_t dst_span = ds__span(dst_pitch, width, height), src_span = ds__span(src_pitch, width, height);
     DS__REQUIRE(dst_span && src_span, "the copy is larger than the address space");
-    ds_result r = ds__operand(dst, dst_span, "dst", &to);
-    if (r == DS_OK) r = ds__operand(src, src_span, "src", &from);
+    ds_result r = ds__operand(dst, dst_span, "dst", &to, &to_known);
+    if (r == DS_OK) r = ds__operand(src, src_span, "src", &from, &from_known);
+    /* Between a GPU's own memory and what others made cudart decides; else it must be asked. */
+    if (!ds__g.driver[0] || dst_device || s->device.type != DS_DEVICE_CUDA || !(ds__on_gpu(&to) || ds__on_gpu(&from))) {
+        if (r == DS_OK && !to_known) { r = ds__ask(dst, &to); to_known = 1; }
+        if (r == DS_OK && !from_known) { r = ds__ask(src, &from); from_known = 1; }
+    }
     if (r < 0) return r;
     if ((dst_device && (to.device.type != dst_device->type || to.device.index != dst_device->index)) ||
         (src_device && (from.device.type != src_device->type || from.device.index != src_device->index)))
         return ds__fail(DS_ERR_DEVICE_MISMATCH, "dst is on %s:%d and src on %s:%d", ds__type_name(to.device.type), to.device.index,
                         ds__type_name(from.device.type), from.device.index);
-    int staged = 0;
     if ((r = ds__needs_staging(s, &to, &from, &staged)) < 0) return r;
     ds__op op = ds__op_make(DS__OP_COPY);
-    op.flags = (uint16_t)((staged ? DS__OP_STAGED : 0) | (ds__touches_pageable(&to, &from) ? DS__OP_BLOCKS : 0));
+    int blocks = (to_known && to.kind == DS_MEMORY_PAGEABLE) || (from_known && from.kind == DS_MEMORY_PAGEABLE);
     int rows = dst_pitch != width || src_pitch != width; /* else it is one row */
+    op.flags = (uint16_t)((staged ? DS__OP_STAGED : 0u) | (blocks ? DS__OP_BLOCKS : 0u) | ds__place(s, &to, to_known) << DS__OP_DST |
+                          ds__place(s, &from, from_known) << DS__OP_SRC);
     op.u.copy.dst = dst;
     op.u.copy.src = src;
     op.u.copy.dst_pitch = dst_pitch;
     op.u.copy.src_pitch = src_pitch;
     op.u.copy.width = rows ? width : width * height;
     op.u.copy.height = rows ? height : 1;
-    return ds__submit(s, &op);
+    return s->device.type == DS_DEVICE_CPU && (ds__on_gpu(&to) || ds__on_gpu(&from)) ? ds__copy_on_host(s, &op) : ds__submit(s, &op);
 }
 
 DSDEF ds_result (ds_copy)(void *dst, const void *src, size_t size, ds_stream stream) {
@@ -2890,8 +4424,13 @@ static ds_result ds__fill_rows(ds_stream stream, void *ptr, size_t pitch, uint32
     ds_result r = DS_OK;
     if (width && height) {
         ds_pointer_info to;
+        int known = 0;
         size_t span = ds__span(pitch, width * value_size, height);
-        r = span ? ds__operand(ptr, span, "ptr", &to) : ds__fail(DS_ERR_INVALID_VALUE, "the fill is larger than the address space");
+        r = span ? ds__operand(ptr, span, "ptr", &to, &known) : ds__fail(DS_ERR_INVALID_VALUE, "the fill is larger than the address space");
+        if (r == DS_OK && !known) r = ds__ask(ptr, &to);
+        if (r == DS_OK && to.kind == DS_MEMORY_DEVICE && to.device.type != s->device.type)
+            r = ds__fail(DS_ERR_CROSS_DRIVER, "the memory is on %s:%d, the stream on %s:%d", ds__type_name(to.device.type), to.device.index,
+                         ds__type_name(s->device.type), s->device.index);
         if (r == DS_OK) {
             ds__op op = ds__op_make(DS__OP_FILL);
             int rows = pitch != width * value_size;
@@ -2901,7 +4440,7 @@ static ds_result ds__fill_rows(ds_stream stream, void *ptr, size_t pitch, uint32
             op.u.fill.width = rows ? width : width * height;
             op.u.fill.height = rows ? height : 1;
             op.u.fill.value = value;
-            op.flags = ds__touches_pageable(&to, NULL) ? DS__OP_BLOCKS : 0;
+            op.flags = (uint16_t)((to.kind == DS_MEMORY_PAGEABLE ? DS__OP_BLOCKS : 0u) | ds__place(s, &to, 1) << DS__OP_DST);
             r = ds__submit(s, &op);
         }
     }
@@ -2960,6 +4499,8 @@ DSDEF ds_result (ds_add_callback)(ds_stream stream, ds_callback_fn fn, void *use
 
 static void ds__kernel_free(void *object) {
     ds__kernel *k = object;
+    for (int b = 0; b < DS_BACKEND_COUNT; b++)
+        if (ds__g.driver[b]) ds__g.driver[b]->kernel_destroy(k);
     ds__release((void *)(uintptr_t)k->name);
     ds__release(k->params);
 }
@@ -2969,6 +4510,7 @@ static ds_result ds__kernel_check(const ds_kernel_desc *d) {
     DS__REQUIRE(d->cpu_fn || d->cuda.image || d->cuda.native_fn, "kernel %s has neither a CPU nor a CUDA form", d->name);
     DS__REQUIRE(d->args_size <= DS_KERNEL_MAX_ARGS, "kernel %s: %zu bytes of arguments are more than %d", d->name, d->args_size, DS_KERNEL_MAX_ARGS);
     DS__REQUIRE(d->params || !d->param_count, "kernel %s: params is NULL", d->name);
+    DS__REQUIRE(d->param_count <= DS_KERNEL_MAX_PARAMS, "kernel %s: %zu parameters are more than %d", d->name, d->param_count, DS_KERNEL_MAX_PARAMS);
     DS__REQUIRE(!d->cuda.image || !d->cuda.native_fn, "kernel %s has both an image and a native function", d->name);
     DS__REQUIRE(!d->cuda.image || d->cuda.entry, "kernel %s: the image needs the name of the function", d->name);
     for (size_t i = 0; i < d->param_count; i++) {
@@ -3013,8 +4555,19 @@ DSDEF ds_result (ds_kernel_create)(const ds_kernel_desc *desc, ds_kernel *out) {
 
 /* Nobody is inside of the destroyed kernel any more: it goes when what was pending by now has been passed. */
 static int ds__kernel_may_free(void *object) {
-    const ds__driver *d = ds__host_driver();
-    return !d || d->passed(&((ds__kernel *)object)->mark);
+    for (int b = 0; b < DS_BACKEND_COUNT; b++)
+        if (ds__g.driver[b] && !ds__g.driver[b]->passed(&((ds__kernel *)object)->mark)) return 0;
+    return 1;
+}
+
+DSDEF ds_result (ds_kernel_load)(ds_kernel kernel, ds_device device) {
+    DS__ENTER("ds_kernel_load");
+    DS__RESOLVE(device);
+    ds__kernel *k = ds__pin(&ds__g.kernels, kernel.id);
+    if (!k) return ds__fail(DS_ERR_INVALID_HANDLE, "the kernel was destroyed or never existed");
+    ds_result r = ds__driver_of(device)->kernel_load(device.index, k);
+    ds__unpin(&ds__g.kernels, k);
+    return r;
 }
 
 DSDEF ds_result (ds_kernel_destroy)(ds_kernel kernel) {
@@ -3099,7 +4652,7 @@ static void ds__end_table(ds__table *t) {
             label = ((ds__kernel *)(void *)slot)->name;
             made = ((ds__kernel *)(void *)slot)->made;
         }
-        if (t == &ds__g.kernels && ((ds__kernel *)(void *)slot)->mark) ds__host_driver()->passed(&((ds__kernel *)(void *)slot)->mark);
+        if (t == &ds__g.kernels && ((ds__kernel *)(void *)slot)->mark) (void)ds__kernel_may_free(slot);
         if (!ours) ds__warn("%s \"%s\", made at %s:%d, was not destroyed", t->what, label ? label : "", made.file ? made.file : "?", made.line);
         t->free_fn(slot);
     }
@@ -3118,7 +4671,7 @@ DSDEF ds_result (ds_shutdown)(void) {
     if (state == DS__READY) {
         for (int b = 0; b < DS_BACKEND_COUNT; b++)
             for (int i = 0; ds__g.driver[b] && i < ds__g.backend[b].device_count; i++) {
-                ds_result one = ds__g.driver[b]->device_synchronize(i);
+                ds_result one = ds__g.driver[b]->device_used(i) ? ds__g.driver[b]->device_synchronize(i) : DS_OK;
                 if (r == DS_OK) r = one;
             }
         for (int b = 0; b < DS_BACKEND_COUNT; b++)
@@ -3134,6 +4687,7 @@ DSDEF ds_result (ds_shutdown)(void) {
         ds__end_table(&ds__g.streams);
         ds__end_table(&ds__g.events);
         ds__end_table(&ds__g.kernels);
+        ds__memory_end_all();
         for (int b = 0; b < DS_BACKEND_COUNT; b++) {
             if (ds__g.driver[b]) ds__g.driver[b]->stop();
             ds__g.driver[b] = NULL;

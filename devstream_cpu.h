@@ -215,10 +215,6 @@ typedef struct ds__cpu_worker {
     int is_long;
 } ds__cpu_worker;
 
-/* Memory that the driver knows: sorted by base. Readers take no lock, they check `version`. */
-typedef struct ds__cpu_range { _Atomic uintptr_t base, end; _Atomic int kind_device; } ds__cpu_range;
-typedef struct ds__cpu_ranges { struct ds__cpu_ranges *older; size_t room; ds__cpu_range at[]; } ds__cpu_ranges;
-
 static struct {
     int devices, workers, processors, no_spin, is_inline, spin_limit;
     uint64_t seed;
@@ -267,10 +263,6 @@ static struct {
     ds__cpu_event *free_events;
     ds__cpu_stamp *free_stamps;
     ds__cpu_failure *failures;
-    ds__lock range_lock;
-    _Atomic(ds__cpu_ranges *) ranges;
-    _Atomic size_t range_count;
-    _Atomic uint32_t range_version;  /* odd while it is changed */
     _Atomic uint64_t staged, inlined, helped, other_operations;
 } ds__cpu;
 
@@ -1556,6 +1548,12 @@ static ds_result ds__cpu_submit_move(ds__cpu_stream *s, const ds__op *op) {
     return f ? ds__cpu_report(f) : DS_OK;
 }
 
+static ds_result ds__cpu_kernel_load(int device, ds__kernel *kernel) {
+    (void)device;
+    return kernel->cpu_fn ? DS_OK : ds__fail(DS_ERR_UNSUPPORTED, "kernel %s has no CPU form", kernel->name);
+}
+static void ds__cpu_kernel_destroy(ds__kernel *kernel) { (void)kernel; }
+
 static ds_result ds__cpu_submit_record(ds__cpu_stream *s, const ds__op *op);
 static ds_result ds__cpu_submit_wait(ds__cpu_stream *s, const ds__op *op, ds__cpu_stream *on, uint64_t upto);
 
@@ -1565,8 +1563,7 @@ static ds_result ds__cpu_submit(void *stream, const ds__op *op) {
     if (DS__UNLIKELY(f != NULL)) return ds__cpu_report(f);
     switch (op->kind) {
     case DS__OP_KERNEL:
-        if (DS__UNLIKELY(!op->u.kernel.kernel->cpu_fn))
-            return ds__fail(DS_ERR_UNSUPPORTED, "kernel %s has no CPU form", op->u.kernel.kernel->name);
+        if (DS__UNLIKELY(!op->u.kernel.kernel->cpu_fn)) return ds__cpu_kernel_load(0, op->u.kernel.kernel);
         return ds__cpu_enqueue(s, op, NULL);
     case DS__OP_COPY:
     case DS__OP_FILL:
@@ -1686,7 +1683,7 @@ static void ds__cpu_stream_unwrap(void *stream) {
     ds__lock_give(&ds__cpu.device[s->device].lock);
 }
 
-static ds_result ds__cpu_stream_wrap(int device, void *native, int own, unsigned *out_flags, int *out_priority) {
+static ds_result ds__cpu_stream_wrap(int device, void *native, int own, unsigned *out_flags, int *out_priority, void **out) {
     ds__cpu_device *d = &ds__cpu.device[device];
     ds_result r = DS_ERR_INVALID_VALUE;
     ds__lock_take(&d->lock);
@@ -1696,6 +1693,7 @@ static ds_result ds__cpu_stream_wrap(int device, void *native, int own, unsigned
         if (own) s->floating = 0;
         *out_flags = s->flags;
         *out_priority = s->level + 1 - DS__CPU_LEVELS;
+        *out = s;
         r = DS_OK;
     }
     ds__lock_give(&d->lock);
@@ -1704,6 +1702,9 @@ static ds_result ds__cpu_stream_wrap(int device, void *native, int own, unsigned
 }
 
 static ds_result ds__cpu_stream_native(void *stream, void **out) { *out = stream; return DS_OK; }
+static const void *ds__cpu_stream_identity(void *stream) { return stream; }
+static void ds__cpu_stream_forget(void *stream) { (void)stream; }
+static ds_result ds__cpu_copy_now(const ds__op *op) { (void)op; return ds__fail(DS_ERR_UNSUPPORTED, "only a GPU's memory needs this"); }
 
 /* A token for the last operation of a stream. */
 typedef struct ds__cpu_token { ds__cpu_stream *stream; uint64_t upto; } ds__cpu_token;
@@ -1784,7 +1785,9 @@ static ds_result ds__cpu_stream_synchronize(void *stream, uint64_t timeout_ns) {
 
 /* ---- >>cpu events -------------------------------------------------------------------------------------------------------- */
 
-static ds_result ds__cpu_event_create(unsigned flags, void **out) {
+static ds_result ds__cpu_event_create(int device, unsigned flags, void **out) {
+    (void)device;
+    if (*out) return DS_OK; /* an event is not tied to a device */
     ds__lock_take(&ds__cpu.object_lock);
     if (!ds__cpu.free_events) {
         ds__cpu_event *slab = ds__cpu_raw(64 * sizeof *slab);
@@ -1895,121 +1898,17 @@ static ds_result ds__cpu_event_elapsed(void *start, void *end, double *out_ms) {
 
 /* ---- >>cpu memory --------------------------------------------------------------------------------------------------------- */
 
-/* Index of the first range that ends after the address. */
-static size_t ds__cpu_range_after(const ds__cpu_ranges *r, size_t count, uintptr_t address) {
-    size_t low = 0, high = count;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (atomic_load_explicit(&r->at[middle].end, memory_order_acquire) <= address) low = middle + 1; else high = middle;
-    }
-    return low;
-}
-
-typedef struct ds__cpu_found { uintptr_t base, end; int kind, device; } ds__cpu_found;
-
-/* The range that holds the address; 0: none. Takes no lock: a reader that met a change looks again. */
-static int ds__cpu_range_find(const void *ptr, ds__cpu_found *out) {
-    uintptr_t address = (uintptr_t)ptr;
-    for (;;) {
-        uint32_t version = atomic_load_explicit(&ds__cpu.range_version, memory_order_acquire);
-        if (version & 1) { ds__pause(); continue; }
-        ds__cpu_ranges *r = atomic_load_explicit(&ds__cpu.ranges, memory_order_acquire);
-        size_t count = atomic_load_explicit(&ds__cpu.range_count, memory_order_acquire);
-        int found = 0;
-        if (r && count <= r->room) {
-            size_t i = ds__cpu_range_after(r, count, address);
-            if (i < count) {
-                int kind_device = atomic_load_explicit(&r->at[i].kind_device, memory_order_acquire);
-                out->base = atomic_load_explicit(&r->at[i].base, memory_order_acquire);
-                out->end = atomic_load_explicit(&r->at[i].end, memory_order_acquire);
-                out->kind = kind_device & 255;
-                out->device = kind_device >> 8;
-                found = address >= out->base && address < out->end;
-            }
-        }
-        if (atomic_load_explicit(&ds__cpu.range_version, memory_order_relaxed) == version) return found;
-    }
-}
-
-static void ds__cpu_range_move(ds__cpu_range *to, ds__cpu_range *from) {
-    atomic_store_explicit(&to->base, atomic_load_explicit(&from->base, memory_order_relaxed), memory_order_release);
-    atomic_store_explicit(&to->end, atomic_load_explicit(&from->end, memory_order_relaxed), memory_order_release);
-    atomic_store_explicit(&to->kind_device, atomic_load_explicit(&from->kind_device, memory_order_relaxed), memory_order_release);
-}
-
-/* Adds a range. DS_ERR_INVALID_VALUE: it touches a known one. */
-static ds_result ds__cpu_range_add(const void *ptr, size_t size, int kind, int device) {
-    uintptr_t base = (uintptr_t)ptr, end = base + size;
-    ds_result result = DS_OK;
-    ds__lock_take(&ds__cpu.range_lock);
-    ds__cpu_ranges *r = atomic_load(&ds__cpu.ranges);
-    size_t count = atomic_load(&ds__cpu.range_count), i = r ? ds__cpu_range_after(r, count, base) : 0;
-    if (r && i < count && atomic_load(&r->at[i].base) < end) {
-        result = DS_ERR_INVALID_VALUE;
-    } else if (!r || count == r->room) {
-        size_t room = r ? 2 * r->room : 64;
-        ds__cpu_ranges *more = ds__alloc(sizeof *more + room * sizeof more->at[0]);
-        if (!more) {
-            result = DS_ERR_OUT_OF_MEMORY;
-        } else { /* readers may still be in the old one: it is kept until shutdown */
-            more->room = room;
-            more->older = r;
-            for (size_t k = 0; k < count; k++) ds__cpu_range_move(&more->at[k], &r->at[k]);
-            atomic_store_explicit(&ds__cpu.ranges, more, memory_order_release);
-            r = more;
-        }
-    }
-    if (result == DS_OK) {
-        atomic_fetch_add(&ds__cpu.range_version, 1);
-        for (size_t k = count; k > i; k--) ds__cpu_range_move(&r->at[k], &r->at[k - 1]);
-        atomic_store(&r->at[i].base, base);
-        atomic_store(&r->at[i].end, end);
-        atomic_store(&r->at[i].kind_device, kind | device << 8);
-        atomic_store(&ds__cpu.range_count, count + 1);
-        atomic_fetch_add(&ds__cpu.range_version, 1);
-    }
-    ds__lock_give(&ds__cpu.range_lock);
-    return result;
-}
-
-/* Removes the range of this kind that begins at ptr; returns its size, 0: there is none. */
-static size_t ds__cpu_range_remove(const void *ptr, int kind) {
-    uintptr_t base = (uintptr_t)ptr;
-    size_t size = 0;
-    ds__lock_take(&ds__cpu.range_lock);
-    ds__cpu_ranges *r = atomic_load(&ds__cpu.ranges);
-    size_t count = atomic_load(&ds__cpu.range_count), i = r ? ds__cpu_range_after(r, count, base) : 0;
-    if (r && i < count && atomic_load(&r->at[i].base) == base && (atomic_load(&r->at[i].kind_device) & 255) == kind) {
-        size = atomic_load(&r->at[i].end) - base;
-        atomic_fetch_add(&ds__cpu.range_version, 1);
-        for (size_t k = i; k + 1 < count; k++) ds__cpu_range_move(&r->at[k], &r->at[k + 1]);
-        atomic_store(&ds__cpu.range_count, count - 1);
-        atomic_fetch_add(&ds__cpu.range_version, 1);
-    }
-    ds__lock_give(&ds__cpu.range_lock);
-    return size;
-}
-
+/* The core keeps the table of all memory; what it does not know is ordinary host memory. */
 static ds_result ds__cpu_pointer_query(const void *ptr, ds_pointer_info *out) {
-    ds__cpu_found f;
+    (void)ptr;
     memset(out, 0, sizeof *out);
     out->device.type = DS_DEVICE_HOST;
-    if (!ds__cpu_range_find(ptr, &f)) return DS_OK;
-    out->kind = (ds_memory_kind)f.kind;
-    out->base = (void *)f.base;
-    out->size = f.end - f.base;
-    if (f.kind == DS_MEMORY_DEVICE) out->device = ds_cpu(f.device);
     return DS_OK;
 }
 
-/* Memory of a kind, known to the driver; aligned to 512. */
-static void *ds__cpu_memory(size_t size, int kind, int device) {
-    if (size > SIZE_MAX - 1024) return NULL;
-    void *ptr = aligned_alloc(512, (size + 511) & ~(size_t)511);
-    if (!ptr) return NULL;
-    if (ds__cpu_range_add(ptr, size, kind, device) == DS_OK) return ptr;
-    free(ptr);
-    return NULL;
+/* Aligned to 512. */
+static void *ds__cpu_memory(size_t size) {
+    return size > SIZE_MAX - 1024 ? NULL : aligned_alloc(512, (size + 511) & ~(size_t)511);
 }
 
 static ds_result ds__cpu_memory_alloc(int device, size_t size, void **out) {
@@ -2020,19 +1919,29 @@ static ds_result ds__cpu_memory_alloc(int device, size_t size, void **out) {
             return ds__fail(DS_ERR_LIMIT_EXCEEDED, "%zu bytes do not fit on cpu:%d: %zu of %zu bytes are in use", size, device,
                             used, d->limit);
     } while (!atomic_compare_exchange_weak(&d->used, &used, used + size));
-    *out = ds__cpu_memory(size, DS_MEMORY_DEVICE, device);
+    *out = ds__cpu_memory(size);
     if (*out) return DS_OK;
     atomic_fetch_sub(&d->used, size);
     return ds__fail(DS_ERR_OUT_OF_MEMORY, "the system has no %zu bytes for cpu:%d", size, device);
 }
 
-static ds_result ds__cpu_memory_free(int device, void *ptr) {
-    ds_result r = ds__cpu_wait_device(device, 0, DS__FOREVER);
-    if (r < 0) return r;
-    size_t size = ds__cpu_range_remove(ptr, DS_MEMORY_DEVICE);
-    if (!size) return ds__fail(DS_ERR_INVALID_VALUE, "%p is not the start of an allocation of ds_alloc", ptr);
-    atomic_fetch_sub(&ds__cpu.device[device].used, size);
-    free(ptr);
+static ds_result ds__cpu_host_alloc(size_t size, void **out) {
+    *out = ds__cpu_memory(size);
+    return *out ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "the system has no %zu bytes of pinned memory", size);
+}
+
+static ds_result ds__cpu_host_register(void *ptr, size_t size) { (void)ptr; (void)size; return DS_OK; }
+
+static ds_result ds__cpu_memory_wait(int device) {
+    ds_result r = DS_OK;
+    for (int i = device < 0 ? 0 : device; i < (device < 0 ? ds__cpu.devices : device + 1) && r == DS_OK; i++)
+        r = ds__cpu_wait_device(i, 0, DS__FOREVER);
+    return r;
+}
+
+static ds_result ds__cpu_memory_release(ds_memory_kind kind, int device, void *ptr, size_t size) {
+    if (kind == DS_MEMORY_DEVICE) atomic_fetch_sub(&ds__cpu.device[device].used, size);
+    if (kind != DS_MEMORY_REGISTERED) free(ptr);
     return DS_OK;
 }
 
@@ -2050,44 +1959,6 @@ static void ds__cpu_drain(void) {
             if (t.stream) ds__cpu_wait(t.stream, t.upto, DS__FOREVER, 0);
         } while (t.stream);
     }
-}
-
-static ds_result ds__cpu_wait_everything(void) {
-    ds_result r = DS_OK;
-    for (int i = 0; i < ds__cpu.devices && r == DS_OK; i++) r = ds__cpu_wait_device(i, 0, DS__FOREVER);
-    return r;
-}
-
-static ds_result ds__cpu_host_alloc(size_t size, void **out) {
-    *out = ds__cpu_memory(size, DS_MEMORY_PINNED, 0);
-    return *out ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "the system has no %zu bytes of pinned memory", size);
-}
-
-static ds_result ds__cpu_host_free(void *ptr) {
-    ds__cpu_found f;
-    if (!ds__cpu_range_find(ptr, &f) || f.base != (uintptr_t)ptr || f.kind != DS_MEMORY_PINNED)
-        return ds__fail(DS_ERR_INVALID_VALUE, "%p is not the start of an allocation of ds_host_alloc", ptr);
-    ds_result r = ds__cpu_wait_everything();
-    if (r < 0) return r;
-    if (!ds__cpu_range_remove(ptr, DS_MEMORY_PINNED)) return ds__fail(DS_ERR_INVALID_VALUE, "%p was freed twice", ptr);
-    free(ptr);
-    return DS_OK;
-}
-
-static ds_result ds__cpu_host_register(void *ptr, size_t size) {
-    ds_result r = ds__cpu_range_add(ptr, size, DS_MEMORY_REGISTERED, 0);
-    if (r == DS_ERR_INVALID_VALUE) return ds__fail(r, "the range touches memory that is registered or allocated already");
-    return r < 0 ? ds__fail(r, "no memory to register a range") : DS_OK;
-}
-
-static ds_result ds__cpu_host_unregister(void *ptr) {
-    ds__cpu_found f;
-    if (!ds__cpu_range_find(ptr, &f) || f.base != (uintptr_t)ptr || f.kind != DS_MEMORY_REGISTERED)
-        return ds__fail(DS_ERR_INVALID_VALUE, "%p is not the start of a registered range", ptr);
-    ds_result r = ds__cpu_wait_everything();
-    if (r < 0) return r;
-    return ds__cpu_range_remove(ptr, DS_MEMORY_REGISTERED)
-               ? DS_OK : ds__fail(DS_ERR_INVALID_VALUE, "%p was unregistered twice", ptr);
 }
 
 /* ---- >>cpu devices --------------------------------------------------------------------------------------------------------- */
@@ -2127,6 +1998,8 @@ static ds_result ds__cpu_device_synchronize(int device) {
     ds__cpu_failure *f = atomic_load(&ds__cpu.device[device].failure);
     return r == DS_OK && f ? ds__cpu_report(f) : r;
 }
+
+static int ds__cpu_device_used(int device) { (void)device; return 1; }
 
 static ds_result ds__cpu_device_reset(int device) {
     ds__cpu_device *d = &ds__cpu.device[device];
@@ -2236,11 +2109,6 @@ static void ds__cpu_stop(void) {
         for (int i = 0; i < ds__cpu.workers_started; i++) pthread_join(ds__cpu.worker[i].thread, NULL);
         for (int i = 0; i < ds__cpu.host_threads; i++) pthread_join(ds__cpu.host_thread[i], NULL);
     }
-    ds__cpu_ranges *r = atomic_load(&ds__cpu.ranges);
-    size_t count = atomic_load(&ds__cpu.range_count);
-    for (size_t i = 0; r && i < count; i++)
-        if ((atomic_load(&r->at[i].kind_device) & 255) != DS_MEMORY_REGISTERED) free((void *)atomic_load(&r->at[i].base));
-    while (r) { ds__cpu_ranges *older = r->older; ds__release(r); r = older; }
     while (ds__cpu.raw) { void **raw = ds__cpu.raw; ds__cpu.raw = raw[0]; ds__release(raw); }
     while (ds__cpu.failures) { ds__cpu_failure *f = ds__cpu.failures; ds__cpu.failures = f->next; ds__release(f); }
     ds__release(ds__cpu.host_thread);
@@ -2280,8 +2148,9 @@ static int ds__cpu_passed(void **mark) {
 }
 
 static const ds__driver ds__cpu_driver = {
-    "cpu", DS_DEVICE_CPU, ds__cpu_probe, ds__cpu_start, ds__cpu_drain, ds__cpu_stop, ds__cpu_stream_destroy, ds__cpu_stream_unwrap,
-    ds__cpu_event_destroy, ds__cpu_passed,
+    "cpu", DS_DEVICE_CPU, ds__cpu_probe, ds__cpu_start, ds__cpu_device_used, ds__cpu_drain, ds__cpu_stop, ds__cpu_stream_destroy,
+    ds__cpu_stream_unwrap, ds__cpu_stream_forget, ds__cpu_stream_identity, ds__cpu_event_destroy, ds__cpu_kernel_destroy, ds__cpu_passed,
+    ds__cpu_memory_release,
 #define DS__MEMBER(entry, parameters, arguments) ds__cpu_##entry,
     DS__ENTRIES(DS__MEMBER)
 #undef DS__MEMBER
