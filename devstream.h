@@ -5,10 +5,13 @@
        #include "devstream.h"
    in exactly one C file, and #include "devstream.h" wherever else it is used. devstream_cpu.h must lie beside it.
    Link:  cc app.c -pthread
+   With NVIDIA GPUs (the same program starts and runs where there is none):
+          cc -DDEVSTREAM_CUDA app.c -I$CUDA_HOME/include -L$CUDA_HOME/lib64 -lcudart_static -ldl -lrt -pthread
 
    A stream is a queue of work on a device. Work on one stream runs in order, work on different streams runs side by
-   side, events order one stream after another. The CPU driver (devstream_cpu.h) runs all of it on threads and keeps
-   CUDA's rules, so that a program written here behaves the same on a GPU.
+   side, events order one stream after another. The CUDA driver runs it on GPUs, through cudart; the CPU driver
+   (devstream_cpu.h) runs all of it on threads and keeps CUDA's rules, so that a program behaves the same with a GPU and
+   without.
 
    Example (compiles as it stands):
        #define DEVSTREAM_IMPLEMENTATION
@@ -28,8 +31,8 @@
        DEVSTREAM_API             what stands in front of every function, e.g. __attribute__((visibility("default")))
        DEVSTREAM_NO_SITES        verbs are plain functions; errors then do not name the caller's file and line
        DEVSTREAM_NO_CPU          with the implementation: leave the CPU driver out
-       DEVSTREAM_CUDA            with the implementation: look for CUDA (needs cudart's headers and library). This
-                                 version looks and reports what it finds; running on a GPU comes with a later one
+       DEVSTREAM_CUDA            with the implementation: the CUDA driver (needs cudart's headers, 11.8 or newer, and its
+                                 library, static or shared; no nvcc, and no libcuda at link time)
        DEVSTREAM_PER_THREAD_DEFAULT_STREAM  with the implementation: ds_stream_default() is the per-thread stream
    Environment, read once at the first call: DEVSTREAM_CPU_DEVICES, DEVSTREAM_CPU_WORKERS, DEVSTREAM_CPU_INLINE,
        DEVSTREAM_CPU_SEED, DEVSTREAM_LAYERS, DEVSTREAM_FAULT, DEVSTREAM_LOG (0 to 4: silent, error, warning, info, debug),
@@ -46,8 +49,9 @@
    - A call blocks only where its comment says so.
    - Handles are small structs, passed by value; a destroyed or invented one is DS_ERR_INVALID_HANDLE, never a crash.
 
-   Known gaps: Linux on x86-64 and aarch64 only. Capture, the caching allocator, collectives and the CUDA driver are
-   not here yet. CPU devices share one address space, so a wrong pointer between "devices" is not caught.
+   Known gaps: Linux on x86-64 and aarch64 only. Capture, the caching allocator and collectives are not here yet. CPU
+   devices share one address space, so a wrong pointer between "devices" is not caught. The CUDA driver has been run
+   against a stand-in for cudart that keeps CUDA's documented rules; see docs/gpu for what was run on a GPU.
 
    Licence: MIT or public domain, at your choice; see the end of this file. */
 
@@ -198,7 +202,7 @@ typedef struct ds_device {
 
 /** Longest text that ds_device_print writes, with the terminating zero. */
 #define DS_DEVICE_NAME_SIZE 32
-/** Number of backends: CUDA and CPU, in the order in which they are tried. */
+/** Number of backends: CUDA and CPU, in the order in which they are tried. A program can use the devices of both. */
 #define DS_BACKEND_COUNT 2
 
 /** What was tried and why it was or was not taken. */
@@ -333,8 +337,8 @@ DSDEF DS_MUST_USE ds_result ds_stream_synchronize_for(ds_stream stream, uint64_t
     their later work starts after it. Non-blocking streams take no part. (CUDA's stream 0.) */
 DSDEF DS_MUST_USE ds_result ds_stream_legacy(ds_device device, ds_stream *out);
 /** The calling thread's own default stream on the device (CUDA's stream 2): blocking with respect to the legacy stream,
-    independent of others. The handle means this thread's stream, in whichever thread it is used; it goes with the
-    thread, after its work is done. */
+    independent of others. The handle means this thread's stream; it goes with the thread, after its work is done. Other
+    threads may use it on CPU devices; on CUDA they get DS_ERR_UNSUPPORTED, since CUDA has no name for it. */
 DSDEF DS_MUST_USE ds_result ds_stream_per_thread(ds_device device, ds_stream *out);
 /** The legacy stream, or the per-thread one when that was opted for (DS_INIT_PER_THREAD_DEFAULT_STREAM, the macro or the
     environment variable DEVSTREAM_PER_THREAD_DEFAULT_STREAM=1). */
@@ -353,7 +357,8 @@ typedef struct ds_stream_native {
     void *handle;     /**< cudaStream_t, or the CPU driver's stream; 0 and 1 legacy, 2 the calling thread's */
 } ds_stream_native;
 
-/** Makes a stream of a native handle. release_fn, when given, runs once with user when the wrapper is freed (it keeps
+/** Makes a stream of a native handle. On CUDA that is a cudaStream_t, which must be valid: cudart does not check it.
+    release_fn, when given, runs once with user when the wrapper is freed (it keeps
     the foreign owner alive until then), on the thread that freed it; it also runs when the call fails.
     DS_ERR_INVALID_VALUE: unknown version, a handle the driver does not know, DS_OWN of a default stream. */
 DSDEF DS_MUST_USE ds_result ds_stream_wrap(const ds_stream_native *native, ds_ownership ownership,
@@ -483,7 +488,8 @@ DSDEF DS_MUST_USE ds_result ds_alloc_pitch(ds_device device, size_t width, size_
 /** Frees device memory. Blocks until all work of its device is done, as cudaFree does. NULL is allowed. Anything that is
     not the start of an allocation is DS_ERR_INVALID_VALUE. */
 DSDEF DS_MUST_USE ds_result ds_free(void *ptr);
-/** Allocates pinned host memory, which copies reach without blocking; aligned to 512. size 0 gives NULL and DS_OK. */
+/** Allocates pinned host memory, which copies of all devices reach without blocking, and kernels of GPUs at the same
+    address; aligned to 512. size 0 gives NULL and DS_OK. */
 DSDEF DS_MUST_USE ds_result ds_host_alloc(size_t size, void **out);
 /** Frees it; blocks until the work of all devices is done, as cudaFreeHost may. NULL is allowed. */
 DSDEF DS_MUST_USE ds_result ds_host_free(void *ptr);
@@ -497,10 +503,12 @@ DSDEF DS_MUST_USE ds_result ds_pointer_query(const void *ptr, ds_pointer_info *o
 /* ---- copies and fills ---------------------------------------------------------------------------------------- */
 
 /** Copies size bytes, in stream order, between any memory: host and device, within and between devices (directly
-    where the devices can reach each other, else staged through host memory). Ranges must not overlap. A copy that
-    touches pageable host memory blocks until it is done; others return at once, and both ranges must stay valid until
-    the stream has passed the copy. Up to 16 KiB on an idle stream may be done before the call returns.
-    A range that leaves its allocation is DS_ERR_INVALID_VALUE. size 0 does nothing. */
+    where the devices can reach each other, else staged through host memory), also between a GPU and a CPU device, on a
+    stream of either. Ranges must not overlap. A copy that touches pageable host memory may block until it is done: on CPU
+    devices it does; on CUDA one to the host does, one from the host returns when the source may be changed. Others return
+    at once, and both ranges must stay valid until the stream has passed the copy. On CPU devices up to 16 KiB on an idle
+    stream may be done before the call returns. Memory that cudart or other libraries allocated is taken as what it is.
+    A range that leaves an allocation of ds_alloc or ds_host_alloc is DS_ERR_INVALID_VALUE. size 0 does nothing. */
 DSDEF DS_MUST_USE ds_result ds_copy(void *dst, const void *src, size_t size, ds_stream stream);
 /** Copies height rows of width bytes; pitches are the distances of rows in bytes and at least width. Else as ds_copy. */
 DSDEF DS_MUST_USE ds_result ds_copy_2d(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width,
@@ -509,7 +517,8 @@ DSDEF DS_MUST_USE ds_result ds_copy_2d(void *dst, size_t dst_pitch, const void *
 DSDEF DS_MUST_USE ds_result ds_copy_peer(void *dst, ds_device dst_device, const void *src, ds_device src_device,
                                          size_t size, ds_stream stream);
 /** Sets count elements of value_size (1, 2 or 4) bytes to the low bytes of value, in stream order. Device or pinned memory:
-    returns at once; pageable memory: blocks. ptr must be a multiple of value_size. */
+    returns at once; pageable memory: blocks. ptr must be a multiple of value_size. Device memory must belong to the driver
+    of the stream: else DS_ERR_CROSS_DRIVER. */
 DSDEF DS_MUST_USE ds_result ds_fill(void *ptr, uint32_t value, size_t value_size, size_t count, ds_stream stream);
 /** The same for height rows of width elements; pitch is the distance of rows in bytes, a multiple of value_size. */
 DSDEF DS_MUST_USE ds_result ds_fill_2d(void *ptr, size_t pitch, uint32_t value, size_t value_size, size_t width,
@@ -522,7 +531,8 @@ typedef void (*ds_host_fn)(void *user);
 /** Gets the stream, DS_OK or the failure of the stream, and the user's pointer. */
 typedef void (*ds_callback_fn)(ds_stream stream, ds_result status, void *user);
 
-/** Runs fn(user) once when the stream reaches it; later work on the stream waits for it, other streams do not. Skipped
+/** Runs fn(user) once when the stream reaches it; later work on the stream waits for it, other streams do not (but CUDA
+    may run the host functions of a device one after another, so that one that blocks holds up those of others). Skipped
     after a failure. dtor_fn(user), when given, runs exactly once in every case: after fn and before the stream goes on,
     when fn is skipped, and also when this call fails (then before it returns, on the caller's thread). */
 DSDEF DS_MUST_USE ds_result ds_launch_host_func(ds_stream stream, ds_host_fn fn, void *user, ds_host_fn dtor_fn);
@@ -559,13 +569,15 @@ typedef struct ds_param {
     size_t size;        /**< in bytes; a pointer's is sizeof(void *) */
 } ds_param;
 
-/** Where the CUDA form of a kernel comes from; unused on the CPU driver. */
+/** Where the CUDA form of a kernel comes from; unused on the CPU driver. It gets the listed parameters, in order, and no
+    others. PTX is compiled by the GPU's driver when the kernel is first launched on a device, or by ds_kernel_load. */
 typedef struct ds_kernel_cuda {
     const void *image;       /**< PTX text, cubin or fatbin; must outlive the kernel */
     size_t image_size;       /**< its size in bytes; 0: PTX text with a terminating zero */
     const char *entry;       /**< name of the function in the image */
     const void *native_fn;   /**< or: a function that nvcc registered */
-    unsigned block;          /**< threads of a block when launched over items; 0: 256 */
+    unsigned block;          /**< threads of a block when launched over items; 0: 256. Item i is thread i, counted block by
+                                  block; the last block may have more threads than there are items */
     unsigned shared_bytes;   /**< dynamic shared memory of a block when launched over items */
     unsigned items_per_block;            /**< items that one block handles at a time; 0: one per thread */
     unsigned blocks_per_multiprocessor;  /**< most blocks per multiprocessor: the kernel goes over the items in steps of
@@ -604,7 +616,9 @@ DSDEF DS_MUST_USE ds_result ds_kernel_load(ds_kernel kernel, ds_device device);
 /** The handle becomes invalid; launches that are pending still run. */
 DSDEF DS_MUST_USE ds_result ds_kernel_destroy(ds_kernel kernel);
 /** Launches the kernel over items 0 .. items-1 in stream order. args_size must be the one of the desc; the struct is
-    copied before the call returns. items 0 does nothing. */
+    copied before the call returns. items 0 does nothing. DS_ERR_UNSUPPORTED when the kernel has no form for the stream's
+    device. On CUDA more items than a grid holds are launched in parts if the kernel takes DS_PARAM_FIRST and
+    DS_PARAM_COUNT in 8 bytes, else refused. */
 DSDEF DS_MUST_USE ds_result ds_launch(ds_kernel kernel, size_t items, const void *args, size_t args_size,
                                       ds_stream stream);
 /** Launches the kernel over an explicit grid. The CPU form gets the linear index of the thread, block by block (x fastest),
@@ -1488,7 +1502,8 @@ static ds_result ds__cuda_map(int code) {
     if (ds__cuda_is_sticky(code)) return DS_ERR_FAILED;
     switch (code) {
     case cudaErrorInvalidValue: case cudaErrorInvalidConfiguration: case 218 /* invalid PTX */: case 222 /* PTX too new */:
-    case cudaErrorSymbolNotFound: case cudaErrorInvalidDeviceFunction: return DS_ERR_INVALID_VALUE;
+    case cudaErrorSymbolNotFound: case cudaErrorInvalidDeviceFunction: case cudaErrorHostMemoryAlreadyRegistered:
+    case cudaErrorHostMemoryNotRegistered: return DS_ERR_INVALID_VALUE;
     case cudaErrorMemoryAllocation: return DS_ERR_OUT_OF_MEMORY;
     case cudaErrorNotPermitted: return DS_ERR_NOT_PERMITTED;
     case cudaErrorNotSupported: case cudaErrorNoKernelImageForDevice: return DS_ERR_UNSUPPORTED;
@@ -1583,17 +1598,18 @@ static inline ds_result ds__cuda_at(ds__cuda_scope *scope, const ds__cuda_stream
 /* ---- >>cuda start and devices ---- */
 
 static cudaError_t ds__cuda_entry_point(const char *name, void **out) {
+#if CUDART_VERSION >= 12000
     enum cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-    cudaError_t code;
 #if CUDART_VERSION >= 12050
-    code = cudaGetDriverEntryPointByVersion(name, out, 11080, cudaEnableLegacyStream, &found);
-#elif CUDART_VERSION >= 12000
-    code = cudaGetDriverEntryPoint(name, out, cudaEnableLegacyStream, &found);
+    cudaError_t code = cudaGetDriverEntryPointByVersion(name, out, 11080, cudaEnableLegacyStream, &found);
 #else
-    code = cudaGetDriverEntryPoint(name, out, cudaEnableLegacyStream);
-    found = cudaDriverEntryPointSuccess;
+    cudaError_t code = cudaGetDriverEntryPoint(name, out, cudaEnableLegacyStream, &found);
 #endif
-    return code != cudaSuccess ? code : found == cudaDriverEntryPointSuccess && *out ? cudaSuccess : cudaErrorSymbolNotFound;
+    if (code == cudaSuccess && found != cudaDriverEntryPointSuccess) *out = NULL;
+#else
+    cudaError_t code = cudaGetDriverEntryPoint(name, out, cudaEnableLegacyStream);
+#endif
+    return code == cudaSuccess && !*out ? cudaErrorSymbolNotFound : code;
 }
 
 /* Creates no context: a process that only asks takes no memory of a GPU. */
@@ -1845,10 +1861,25 @@ static const void *ds__cuda_stream_identity(void *stream) {
     return s->kind == DS__STREAM_PER_THREAD ? (const void *)s : (const void *)s->handle;
 }
 
+static ds_result ds__cuda_record_mark(ds__cuda_stream *s);
+
+/* The legacy stream's mark is behind the work of all blocking streams, which a query of the stream itself need not count. */
+static ds_result ds__cuda_legacy_query(ds__cuda_stream *s) {
+    ds__cuda_scope scope;
+    int code = 0;
+    ds__lock_take(&s->lock);
+    ds_result r = ds__cuda_record_mark(s);
+    ds__cuda_anywhere(&scope, s->device);
+    if (r == DS_OK) DS__DR_CODE(scope, code, cuEventQuery, (s->mark));
+    ds__lock_give(&s->lock);
+    return r < 0 || code == 0 ? r : code == DS__CUDA_NOT_READY ? DS_NOT_READY : ds__cuda_fail("cuEventQuery", code, s->device);
+}
+
 static ds_result ds__cuda_stream_query(void *stream) {
-    const ds__cuda_stream *s = stream;
+    ds__cuda_stream *s = stream;
     ds__cuda_scope scope;
     int code;
+    if (s->kind == DS__STREAM_LEGACY) return ds__cuda_legacy_query(s);
     ds_result r = ds__cuda_on(&scope, s);
     if (r < 0) return r;
     DS__DR_CODE(scope, code, cuStreamQuery, (s->handle));
@@ -1875,10 +1906,16 @@ static ds_result ds__cuda_poll(ds_result (*query)(void *object), void *object, u
 }
 
 static ds_result ds__cuda_stream_synchronize(void *stream, uint64_t timeout_ns) {
-    const ds__cuda_stream *s = stream;
+    ds__cuda_stream *s = stream;
     ds__cuda_scope scope;
+    ds_result r = DS_OK;
     if (timeout_ns != DS__FOREVER) return ds__cuda_poll(ds__cuda_stream_query, stream, timeout_ns);
-    ds_result r = ds__cuda_on(&scope, s);
+    if (s->kind == DS__STREAM_LEGACY) { /* as for a query */
+        ds__lock_take(&s->lock);
+        r = ds__cuda_record_mark(s);
+        ds__lock_give(&s->lock);
+    }
+    if (r == DS_OK) r = ds__cuda_on(&scope, s);
     if (r < 0) return r;
     r = DS__RT(scope, cudaStreamSynchronize, (s->handle));
     ds__cuda_leave(&scope);
@@ -2094,6 +2131,7 @@ struct ds__cuda_staged {
     _Atomic size_t users;         /* pieces on their way, and the caller */
     int to_gpu;
     ds__cuda_stage *stage;
+    ds__cuda_piece last;          /* behind all of them: cudart may still read the buffer after the last one has run */
     ds__cuda_piece piece[];
 };
 
@@ -2123,10 +2161,19 @@ static void ds__cuda_staged_drop(ds__cuda_staged *w) {
 static void ds__cuda_piece_run(void *user) {
     const ds__cuda_piece *p = user;
     char *stage = p->whole->stage->memory;
+    if (p == &p->whole->last) return;
     if (p->whole->to_gpu) ds__cuda_copy_rows(stage, p->width, p->other, p->pitch, p->width, p->height);
     else ds__cuda_copy_rows(p->other, p->pitch, stage, p->width, p->width, p->height);
 }
 static void ds__cuda_piece_end(void *user) { ds__cuda_staged_drop(((ds__cuda_piece *)user)->whole); }
+
+static ds_result ds__cuda_post_piece(const ds__cuda_scope *scope, const ds__cuda_stream *s, ds__cuda_piece *p) {
+    p->host = (ds__cuda_host){ .embedded = 1, .fn = ds__cuda_piece_run, .dtor_fn = ds__cuda_piece_end, .user = p };
+    atomic_fetch_add(&p->whole->users, 1);
+    ds_result r = ds__cuda_post(scope, s, &p->host);
+    if (r < 0) ds__cuda_staged_drop(p->whole);
+    return r;
+}
 
 static ds_result ds__cuda_submit_piece(const ds__cuda_scope *scope, const ds__cuda_stream *s, ds__cuda_piece *p, char *gpu, size_t gpu_pitch) {
     ds__cuda_staged *w = p->whole;
@@ -2139,12 +2186,9 @@ static ds_result ds__cuda_submit_piece(const ds__cuda_scope *scope, const ds__cu
     op.u.copy.width = p->width;
     op.u.copy.height = p->height;
     int to = w->to_gpu ? DS__CUDA_ASK : DS__CUDA_HOST, from = w->to_gpu ? DS__CUDA_HOST : DS__CUDA_ASK;
-    p->host = (ds__cuda_host){ .embedded = 1, .fn = ds__cuda_piece_run, .dtor_fn = ds__cuda_piece_end, .user = p };
-    atomic_fetch_add(&w->users, 1);
     ds_result r = w->to_gpu ? DS_OK : ds__cuda_move(scope, s->handle, &op, to, from);
-    if (r == DS_OK) r = ds__cuda_post(scope, s, &p->host);
-    if (r < 0) { ds__cuda_staged_drop(w); return r; }
-    return w->to_gpu ? ds__cuda_move(scope, s->handle, &op, to, from) : DS_OK;
+    if (r == DS_OK) r = ds__cuda_post_piece(scope, s, p);
+    return r == DS_OK && w->to_gpu ? ds__cuda_move(scope, s->handle, &op, to, from) : r;
 }
 
 static ds_result ds__cuda_submit_staged(const ds__cuda_stream *s, const ds__op *op, int to_gpu) {
@@ -2174,6 +2218,9 @@ static ds_result ds__cuda_submit_staged(const ds__cuda_stream *s, const ds__op *
             p->height = height - y < rows ? height - y : rows;
             r = ds__cuda_submit_piece(&scope, s, p, gpu + y * gpu_pitch + x, gpu_pitch);
         }
+        w->last.whole = w;
+        if (r == DS_OK) r = ds__cuda_post_piece(&scope, s, &w->last);
+        if (r < 0) (void)cudaStreamSynchronize(s->handle); /* what was put on the stream may use the buffer */
         ds__cuda_staged_drop(w);
     }
     ds__cuda_leave(&scope);
@@ -2314,7 +2361,8 @@ static ds_result ds__cuda_load_module(const ds__cuda_scope *scope, const ds__ker
     int options[] = { 5 /* CU_JIT_ERROR_LOG_BUFFER */, 6 /* CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES */ };
     void *values[] = { log, (void *)(uintptr_t)sizeof log };
     ds__cuda_module *m = ds__cuda.modules;
-    while (m && (m->image != k->cuda.image || m->device != scope->device)) m = m->next;
+    /* one without users may be of an image that is gone, whose address another one has now */
+    while (m && (!m->users || m->image != k->cuda.image || m->device != scope->device)) m = m->next;
     if (!m) {
         int code;
         if (!(m = ds__alloc(sizeof *m))) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to load kernel %s", k->name);
@@ -2807,6 +2855,12 @@ static ds_result ds__start_drivers(void) {
         if (!ds__g.backend[b].available) continue;
         r = backends[b].driver->start();
         if (r == DS_OK) ds__g.driver[b] = backends[b].driver;
+        if (r < 0 && b == 0) {
+            ds__g.backend[b].available = ds__g.backend[b].device_count = 0;
+            snprintf(ds__g.backend[b].reason, sizeof ds__g.backend[b].reason, "not taken: %.170s", ds__tls.error);
+            r = DS_OK;
+            continue;
+        }
         if (r == DS_OK) r = ds__layers_apply(ds__layer_list(), &ds__g.driver[b], b);
     }
     return r;

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs what parts of the project need, if it is missing: install-deps.sh [check|docs|matrix|bench|model]...
+# Installs what parts of the project need, if it is missing: install-deps.sh [check|docs|matrix|bench|model|kernels]...
 # Without root (or sudo without a password), or on a system it does not know, it prints what to install and exits 1.
 set -u
 [ $# -gt 0 ] || set -- check
@@ -30,11 +30,14 @@ matrix|have g++|g++|gcc-c++|gcc|g++|gcc-c++|g++
 matrix|have nm|binutils|binutils|binutils|binutils|binutils|binutils
 matrix|have musl-gcc|musl-tools|musl-gcc|musl|-|-|musl-gcc
 matrix|links clang -fsanitize=thread|libclang-rt-dev|compiler-rt|compiler-rt|compiler-rt|-|clang's sanitizer runtime (compiler-rt)
+matrix|have python3 && python3 -m pip --version|python3-pip|python3-pip|python-pip|py3-pip|python3-pip|python3 with pip (headers of other CUDA versions)
+matrix|have unzip|unzip|unzip|unzip|unzip|unzip|unzip
 matrix|crosses|gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user|-|-|-|-|a cross compiler and emulator for aarch64
 bench|have gnuplot|gnuplot-nox|gnuplot|gnuplot|gnuplot|gnuplot|gnuplot
 bench|compiles cc c CL/cl.h|ocl-icd-opencl-dev|ocl-icd-devel|opencl-headers ocl-icd|opencl-headers opencl-icd-loader-dev|opencl-headers ocl-icd-devel|OpenCL's headers and loader
 bench|ls /etc/OpenCL/vendors/pocl*.icd|pocl-opencl-icd|pocl|pocl|-|pocl|PoCL
 bench|compiles c++ c++ tbb/task_group.h|libtbb-dev|tbb-devel|onetbb|onetbb-dev|tbb-devel|oneTBB
+kernels|have clang-14|clang-14|-|-|-|-|clang 14 by the name of clang-14 (the PTX of another version differs)
 model|have spin|spin|-|-|-|-|spin
 END
 }

@@ -1,4 +1,4 @@
-/* With CUDA compiled in: when it cannot be used, the report says why. */
+/* With CUDA compiled in: when it cannot be used, the report names the call of cudart that said so, and its number. */
 #define DEVSTREAM_CUDA
 #define DEVSTREAM_IMPLEMENTATION
 #include "devstream.h"
@@ -11,8 +11,14 @@ int main(void) {
         if (ds_backend_get(i, &info) != DS_OK) return 1;
         printf("%s: %s\n", info.name, info.reason);
         if (info.type != DS_DEVICE_CUDA) continue;
-        if (!info.available && info.reason[0] == 0) return 2;
-        if (strstr(info.reason, "not compiled in") != NULL) return 3;
+        if (strstr(info.reason, "not compiled in") != NULL) return 2;
+        if (info.available) {
+            if (info.device_count < 1) return 3;
+        } else {
+            const char *call = strstr(info.reason, "cuda");
+            while (call != NULL && !(call[4] >= 'A' && call[4] <= 'Z')) call = strstr(call + 4, "cuda");
+            if (call == NULL || strpbrk(call, "0123456789") == NULL) return 4;
+        }
     }
-    return 0;
+    return ds_shutdown() == DS_OK ? 0 : 5;
 }

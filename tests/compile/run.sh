@@ -154,8 +154,50 @@ if [ -n "$CUDA_HOME" ]; then
         have "$cc" && t "$cc, DEVSTREAM_CUDA with cudart_static: runs" "
             $cc -std=c11 \$C -I\$CUDA_HOME/include \$T/cuda.c -o cuda -L\$CUDA_HOME/lib64 -lcudart_static -ldl -lrt -pthread && ./cuda"
     done
+    if [ -z "$fast" ] && [ -z "$label" ]; then
+        t "nvcc, C++ and C in one project, with cudart_static and cudart: runs" "
+            \$CUDA_HOME/bin/nvcc -std=c++17 -Xcompiler -Wall,-Wextra,-Wshadow,-Werror -I\$I -c \$T/project.cu -o kernel.o
+            c++ -std=c++11 \$CXX -c \$T/project.cpp -o other.o
+            cp \$root/devstream.c . && $CC -std=c11 -O2 \$C -DDEVSTREAM_CUDA -I\$CUDA_HOME/include -c devstream.c
+            c++ kernel.o other.o devstream.o -o static -L\$CUDA_HOME/lib64 -lcudart_static -ldl -lrt -pthread
+            c++ kernel.o other.o devstream.o -o shared -L\$CUDA_HOME/lib64 -lcudart -pthread
+            ./static >out && LD_LIBRARY_PATH=\$CUDA_HOME/lib64 ./shared >>out
+            [ \$(grep -c 'no CUDA device (.*cuda[A-Z].*[0-9]\|on cuda:0' out) -eq 2 ]"
+        t "the probes of tests/gpu: run, or say why not" "
+            $CC -std=c11 \$C -I\$CUDA_HOME/include \$root/tests/gpu/probes.c -o probes -L\$CUDA_HOME/lib64 -lcudart_static -ldl \\
+                -lrt -pthread
+            ./probes D10 >out || { [ \$? -eq 77 ] && grep 'no CUDA device: cudaGetDeviceCount says [0-9]' out; }
+            PROBES_SELFTEST=1 PROBES_DEADLINE_MS=500 ./probes >out || [ \$? -eq 1 ]
+            sed 's/([A-Z][^)]*)/()/' out | diff \$T/probes.expected -"
+    fi
 else
     skip "CUDA: no toolkit found (CUDA_HOME)"
+fi
+
+# The headers of other versions, whose signatures differ. One version alone does not show that; being offline is no excuse.
+versions=
+if [ -z "$fast" ] && [ -z "$label" ]; then
+    CUDA_HOME="$CUDA_HOME" "$root/tools/cuda-headers.sh" >"$dir/headers"
+    while IFS=': ' read -r _ _ v where; do
+        case $where in build/*) ;; *) echo "CUDA headers $v: $where"; continue ;; esac
+        versions="$versions $v"
+        cat >"$dir/cuda-$v.c" <<END
+#include "$tests/cuda.c"
+#include <cuda_runtime_api.h>
+_Static_assert(CUDART_VERSION / 10 == $(echo "$v" | awk -F. '{ print $1 * 100 + $2 }'), "headers of another version");
+END
+    done <"$dir/headers"
+    for v in $versions; do
+        for cc in gcc clang; do
+            have $cc && t "$cc, CUDA headers $v" "
+                H=\$root/build/cuda-headers/$v/include
+                $cc -std=c11 \$C -I\$H -c ../cuda-$v.c
+                $cc -std=c11 \$C -I\$H -DCUDA_API_PER_THREAD_DEFAULT_STREAM -fsyntax-only ../cuda-$v.c
+                $cc -std=c11 \$C -I\$H -fsyntax-only \$root/tests/gpu/probes.c
+                : >../compiled-$v-$cc"
+        done
+    done
+    t "CUDA headers of two versions or more" "set -- $versions; [ \$# -ge 2 ] || { echo \"there are only these: \$*\"; exit 1; }"
 fi
 
 # One case: its output is shown only when it fails, and at once, so that two cases do not mix.
@@ -181,5 +223,11 @@ if [ -z "$fast" ] && [ "$(date +%N)" != N ]; then
 fi
 
 failed=$(find "$dir" -name failed | wc -l)
+compiled=
+for v in $versions; do
+    for cc in gcc clang; do ! have $cc || [ -e "$dir/compiled-$v-$cc" ] || continue 2; done
+    compiled="$compiled $v"
+done
+[ -z "$versions" ] || echo "compile matrix: CUDA headers${compiled:- none}"
 echo "compile matrix: $((n - failed)) passed, $((failed)) failed, $skipped skipped in $(($(date +%s) - began)) s"
 [ "$failed" -eq 0 ]
