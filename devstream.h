@@ -326,7 +326,8 @@ DSDEF DS_MUST_USE ds_result ds_stream_retain(ds_stream stream);
     after it. Returns at once. The legacy and per-thread streams are not yours: DS_ERR_INVALID_VALUE. */
 DSDEF DS_MUST_USE ds_result ds_stream_destroy(ds_stream stream);
 /** DS_OK when all work so far is done, DS_NOT_READY when not, DS_ERR_FAILED after a failure. Never blocks. On the legacy
-    stream this counts the work of the device's blocking streams too. */
+    stream this counts the work of the device's blocking streams too (on CUDA: of those that devstream knows, and of the
+    per-thread streams the caller's only, since CUDA cannot name another thread's). */
 DSDEF DS_MUST_USE ds_result ds_stream_query(ds_stream stream);
 /** Blocks until all work put on the stream before the call is done. The caller may run operations that this work
     depends on (kernels, copies, fills), never a host function. */
@@ -1423,7 +1424,8 @@ enum { DS__CUDA_NO_CONTEXT = 201, DS__CUDA_NOT_READY = 600 };
 
 typedef struct ds__cuda_stream {
     cudaStream_t handle;
-    int device, kind, owned;         /* kind: DS__STREAM_*; owned: ends with this object */
+    int device, kind;                /* DS__STREAM_* */
+    int owned, blocking;             /* the handle ends with this object; it is ordered with the legacy stream */
     uint64_t thread;                 /* a per-thread stream's */
     ds__lock lock;                   /* of `mark`, between its record and the wait for it */
     cudaEvent_t mark;                /* what other streams wait for; made when first needed */
@@ -1466,12 +1468,12 @@ static struct {
     int devices;
     int multiprocessors[DS__MAX_DEVICES];
     _Atomic unsigned char used[DS__MAX_DEVICES];
-    _Atomic unsigned char peer[DS__MAX_DEVICES][DS__MAX_DEVICES]; /* 0: not asked yet, 1: no, 2: yes, and switched on */
+    _Atomic unsigned char peer[DS__MAX_DEVICES][DS__MAX_DEVICES]; /* 0: not asked yet, 1: no, 2: yes, and switched on, for good */
     ds__cuda_stream side[DS__MAX_DEVICES]; /* for what must not run on the user's stream; made when first needed */
     pthread_mutex_t mutex;           /* modules, side streams: held across calls that compile or create */
     ds__cuda_module *modules;        /* in use, and without users until the device has been waited for */
     ds__lock lock;                   /* of what follows */
-    ds__cuda_stream *owned;
+    ds__cuda_stream *streams;        /* all but the legacy ones */
     ds__cuda_host *hosts;
     ds__cuda_stage *stages;
     _Atomic int host_count;          /* host functions that were put on a stream and have not returned */
@@ -1657,7 +1659,7 @@ static ds_result ds__cuda_start(void) {
     for (int i = 0; i < ds__cuda.devices && r == DS_OK; i++) {
         ds__cuda.side[i] = (ds__cuda_stream){ .device = i, .kind = DS__STREAM_NEW };
         atomic_store(&ds__cuda.used[i], 0);
-        for (int k = 0; k < ds__cuda.devices; k++) atomic_store(&ds__cuda.peer[i][k], i == k ? 2 : 0);
+        atomic_store(&ds__cuda.peer[i][i], 2);
         r = ds__cuda_attribute(i, cudaDevAttrMultiProcessorCount, &ds__cuda.multiprocessors[i]);
     }
     return r;
@@ -1750,21 +1752,17 @@ static ds_result ds__cuda_priority_range(int device, int *out_least, int *out_gr
 
 static void ds__cuda_list_stream(ds__cuda_stream *s) {
     ds__lock_take(&ds__cuda.lock);
-    s->owned = 1;
     s->previous = NULL;
-    s->next = ds__cuda.owned;
+    s->next = ds__cuda.streams;
     if (s->next) s->next->previous = s;
-    ds__cuda.owned = s;
+    ds__cuda.streams = s;
     ds__lock_give(&ds__cuda.lock);
 }
 
 static void ds__cuda_unlist_stream(ds__cuda_stream *s) {
     ds__lock_take(&ds__cuda.lock);
-    if (s->owned) {
-        if (s->previous) s->previous->next = s->next; else ds__cuda.owned = s->next;
-        if (s->next) s->next->previous = s->previous;
-    }
-    s->owned = 0;
+    if (s->previous) s->previous->next = s->next; else if (ds__cuda.streams == s) ds__cuda.streams = s->next;
+    if (s->next) s->next->previous = s->previous;
     ds__lock_give(&ds__cuda.lock);
 }
 
@@ -1784,20 +1782,23 @@ static ds_result ds__cuda_stream_create(int device, int kind, unsigned flags, in
     if (!s) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a stream");
     s->device = device;
     s->kind = kind;
+    s->owned = kind == DS__STREAM_NEW;
+    s->blocking = (flags & DS_STREAM_BLOCKING) != 0;
     ds_result r = DS_OK;
     if (kind == DS__STREAM_NEW) {
         if ((r = ds__cuda_enter(&scope, device)) == DS_OK) {
             r = ds__cuda_make_stream(&scope, flags, priority, &s->handle);
             ds__cuda_leave(&scope);
         }
-        if (r == DS_OK) ds__cuda_list_stream(s);
     } else {
         s->handle = kind == DS__STREAM_LEGACY ? cudaStreamLegacy : cudaStreamPerThread;
         s->thread = ds__cuda_this_thread();
         *priority = 0;
     }
-    if (r < 0) ds__release(s); else *out = s;
-    return r;
+    if (r < 0) { ds__release(s); return r; }
+    if (kind != DS__STREAM_LEGACY) ds__cuda_list_stream(s);
+    *out = s;
+    return DS_OK;
 }
 
 static void ds__cuda_stream_forget(void *stream) {
@@ -1813,12 +1814,18 @@ static void ds__cuda_stream_forget(void *stream) {
 static void ds__cuda_stream_destroy(void *stream) {
     ds__cuda_stream *s = stream;
     ds__cuda_scope scope;
+    cudaStream_t handle = s->handle;
+    int owned = s->kind == DS__STREAM_NEW;
     ds__cuda_anywhere(&scope, s->device);
-    if (s->kind == DS__STREAM_NEW && cudaStreamDestroy(s->handle) != cudaSuccess && scope.pending == cudaSuccess) (void)cudaGetLastError();
-    ds__cuda_stream_forget(s);
+    ds__cuda_stream_forget(s); /* first, so that nobody finds the handle any more */
+    if (owned && cudaStreamDestroy(handle) != cudaSuccess && scope.pending == cudaSuccess) (void)cudaGetLastError();
 }
 
-static void ds__cuda_stream_unwrap(void *stream) { ds__cuda_unlist_stream(stream); }
+static void ds__cuda_stream_unwrap(void *stream) {
+    ds__lock_take(&ds__cuda.lock);
+    ((ds__cuda_stream *)stream)->owned = 0;
+    ds__lock_give(&ds__cuda.lock);
+}
 
 static ds_result ds__cuda_stream_wrap(int device, void *native, int own, unsigned *out_flags, int *out_priority, void **out) {
     ds__cuda_scope scope;
@@ -1838,13 +1845,15 @@ static ds_result ds__cuda_stream_wrap(int device, void *native, int own, unsigne
 #endif
     ds__cuda_leave(&scope);
     ds__lock_take(&ds__cuda.lock);
-    for (ds__cuda_stream *o = ds__cuda.owned; o && own; o = o->next) taken |= o->handle == s->handle && o->device == device;
+    for (ds__cuda_stream *o = ds__cuda.streams; o && own; o = o->next) taken |= o->owned && o->handle == s->handle && o->device == device;
     ds__lock_give(&ds__cuda.lock);
     if (r == DS_OK && on != device) r = ds__fail(DS_ERR_INVALID_VALUE, "%p is a stream of cuda:%d, not of cuda:%d", native, on, device);
     if (r == DS_OK && taken) r = ds__fail(DS_ERR_INVALID_VALUE, "the native stream has an owner already");
     if (r < 0) { ds__release(s); return r; }
-    if (own) ds__cuda_list_stream(s);
     *out_flags = flags & cudaStreamNonBlocking ? DS_STREAM_NON_BLOCKING : DS_STREAM_BLOCKING;
+    s->owned = own;
+    s->blocking = *out_flags == DS_STREAM_BLOCKING;
+    ds__cuda_list_stream(s);
     *out = s;
     return DS_OK;
 }
@@ -1861,18 +1870,62 @@ static const void *ds__cuda_stream_identity(void *stream) {
     return s->kind == DS__STREAM_PER_THREAD ? (const void *)s : (const void *)s->handle;
 }
 
-static ds_result ds__cuda_record_mark(ds__cuda_stream *s);
+/* The legacy stream's work comes after that of the blocking streams, but asking CUDA for it counts its own work only, and to put
+   something on it would be a barrier for all of them. So they are asked one by one, those of other threads excepted. */
+static int ds__cuda_with_legacy(const ds__cuda_stream *s, const ds__cuda_stream *legacy) {
+    return s->blocking && s->device == legacy->device && (s->kind != DS__STREAM_PER_THREAD || s->thread == ds__cuda_this_thread());
+}
 
-/* The legacy stream's mark is behind the work of all blocking streams, which a query of the stream itself need not count. */
-static ds_result ds__cuda_legacy_query(ds__cuda_stream *s) {
+static ds_result ds__cuda_legacy_query(const ds__cuda_stream *legacy) {
     ds__cuda_scope scope;
-    int code = 0;
-    ds__lock_take(&s->lock);
-    ds_result r = ds__cuda_record_mark(s);
-    ds__cuda_anywhere(&scope, s->device);
-    if (r == DS_OK) DS__DR_CODE(scope, code, cuEventQuery, (s->mark));
-    ds__lock_give(&s->lock);
-    return r < 0 || code == 0 ? r : code == DS__CUDA_NOT_READY ? DS_NOT_READY : ds__cuda_fail("cuEventQuery", code, s->device);
+    int code;
+    ds_result r = ds__cuda_enter(&scope, legacy->device);
+    if (r < 0) return r;
+    DS__DR_CODE(scope, code, cuStreamQuery, (legacy->handle));
+    ds__lock_take(&ds__cuda.lock);
+    for (const ds__cuda_stream *s = ds__cuda.streams; s && code == 0; s = s->next)
+        if (ds__cuda_with_legacy(s, legacy)) DS__DR_CODE(scope, code, cuStreamQuery, (s->handle));
+    ds__lock_give(&ds__cuda.lock);
+    ds__cuda_leave(&scope);
+    return code == 0 ? DS_OK : code == DS__CUDA_NOT_READY ? DS_NOT_READY : ds__cuda_fail("cuStreamQuery", code, legacy->device);
+}
+
+/* Puts an event on each blocking stream that has work; inside of a scope with the device current. */
+static ds_result ds__cuda_mark_busy(const ds__cuda_scope *scope, const ds__cuda_stream *legacy, cudaEvent_t *events, size_t room, size_t *out_count) {
+    ds_result r = DS_OK;
+    ds__lock_take(&ds__cuda.lock);
+    for (const ds__cuda_stream *s = ds__cuda.streams; s && *out_count < room && r == DS_OK; s = s->next) {
+        int code;
+        if (!ds__cuda_with_legacy(s, legacy)) continue;
+        DS__DR_CODE(*scope, code, cuStreamQuery, (s->handle));
+        if (code != DS__CUDA_NOT_READY) continue;
+        r = DS__RT(*scope, cudaEventCreateWithFlags, (&events[*out_count], cudaEventDisableTiming));
+        if (r < 0) break;
+        r = DS__RT(*scope, cudaEventRecord, (events[(*out_count)++], s->handle));
+    }
+    ds__lock_give(&ds__cuda.lock);
+    return r;
+}
+
+static ds_result ds__cuda_legacy_synchronize(const ds__cuda_stream *legacy) {
+    ds__cuda_scope scope;
+    size_t room = 0, count = 0;
+    ds__lock_take(&ds__cuda.lock);
+    for (const ds__cuda_stream *s = ds__cuda.streams; s; s = s->next) room += (size_t)ds__cuda_with_legacy(s, legacy);
+    ds__lock_give(&ds__cuda.lock);
+    cudaEvent_t *events = ds__alloc((room + 1) * sizeof(cudaEvent_t));
+    if (!events) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to wait for %zu streams", room);
+    ds_result r = ds__cuda_enter(&scope, legacy->device);
+    if (r < 0) { ds__release(events); return r; }
+    r = ds__cuda_mark_busy(&scope, legacy, events, room, &count);
+    if (r == DS_OK) r = DS__RT(scope, cudaStreamSynchronize, (legacy->handle));
+    for (size_t i = 0; i < count; i++) {
+        if (r == DS_OK) r = DS__RT(scope, cudaEventSynchronize, (events[i]));
+        if (cudaEventDestroy(events[i]) != cudaSuccess && scope.pending == cudaSuccess) (void)cudaGetLastError();
+    }
+    ds__cuda_leave(&scope);
+    ds__release(events);
+    return r;
 }
 
 static ds_result ds__cuda_stream_query(void *stream) {
@@ -1906,16 +1959,11 @@ static ds_result ds__cuda_poll(ds_result (*query)(void *object), void *object, u
 }
 
 static ds_result ds__cuda_stream_synchronize(void *stream, uint64_t timeout_ns) {
-    ds__cuda_stream *s = stream;
+    const ds__cuda_stream *s = stream;
     ds__cuda_scope scope;
-    ds_result r = DS_OK;
     if (timeout_ns != DS__FOREVER) return ds__cuda_poll(ds__cuda_stream_query, stream, timeout_ns);
-    if (s->kind == DS__STREAM_LEGACY) { /* as for a query */
-        ds__lock_take(&s->lock);
-        r = ds__cuda_record_mark(s);
-        ds__lock_give(&s->lock);
-    }
-    if (r == DS_OK) r = ds__cuda_on(&scope, s);
+    if (s->kind == DS__STREAM_LEGACY) return ds__cuda_legacy_synchronize(s);
+    ds_result r = ds__cuda_on(&scope, s);
     if (r < 0) return r;
     r = DS__RT(scope, cudaStreamSynchronize, (s->handle));
     ds__cuda_leave(&scope);
@@ -2618,15 +2666,9 @@ static ds_result ds__cuda_memory_wait(int device) {
 static ds_result ds__cuda_memory_release(ds_memory_kind kind, int device, void *ptr, size_t size) {
     ds__cuda_scope scope;
     (void)size;
-    ds_result r = DS_OK;
-    if (kind == DS_MEMORY_DEVICE) {
-        if ((r = ds__cuda_enter(&scope, device)) < 0) return r;
-        r = DS__RT(scope, cudaFree, (ptr));
-        ds__cuda_leave(&scope);
-    } else {
-        ds__cuda_anywhere(&scope, -1);
-        r = kind == DS_MEMORY_PINNED ? DS__RT(scope, cudaFreeHost, (ptr)) : DS__RT(scope, cudaHostUnregister, (ptr));
-    }
+    ds__cuda_anywhere(&scope, kind == DS_MEMORY_DEVICE ? device : -1);
+    ds_result r = kind == DS_MEMORY_DEVICE ? DS__RT(scope, cudaFree, (ptr))
+                  : kind == DS_MEMORY_PINNED ? DS__RT(scope, cudaFreeHost, (ptr)) : DS__RT(scope, cudaHostUnregister, (ptr));
     return r == DS_ERR_FAILED ? DS_OK : r;
 }
 
@@ -2697,7 +2739,8 @@ static void ds__cuda_stop(void) {
     ds__cuda_scope scope;
     for (int i = 0; i < ds__cuda.devices; i++) {
         ds__cuda_stream *side = &ds__cuda.side[i];
-        if (!atomic_load(&ds__cuda.used[i]) || ds__cuda_enter(&scope, i) < 0) continue;
+        if (!atomic_load(&ds__cuda.used[i])) continue;
+        if (ds__cuda_enter(&scope, i) < 0 && ds__cuda_enter(&scope, i) < 0) continue; /* nobody comes after this to try again */
         cudaError_t code = side->handle ? cudaStreamDestroy(side->handle) : cudaSuccess;
         if (side->mark && cudaEventDestroy(side->mark) != cudaSuccess) code = cudaErrorUnknown;
         if (code != cudaSuccess && scope.pending == cudaSuccess) (void)cudaGetLastError();
