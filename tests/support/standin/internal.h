@@ -1,0 +1,31 @@
+/* Between standin.c and names.c: the functions whose names the CUDA header changes under CUDA_API_PER_THREAD_DEFAULT_STREAM.
+   Here a stream is never NULL: names.c, compiled once for each meaning of NULL, says which it is. */
+#ifndef STANDIN_INTERNAL_H
+#define STANDIN_INTERNAL_H
+
+#include <cuda_runtime_api.h>
+
+__typeof__(cudaMemcpyAsync)       si_memcpy_async;
+__typeof__(cudaMemcpy2DAsync)     si_memcpy_2d_async;
+__typeof__(cudaMemcpy3DPeerAsync) si_memcpy_3d_peer_async;
+__typeof__(cudaMemsetAsync)       si_memset_async;
+__typeof__(cudaMemset2DAsync)     si_memset_2d_async;
+__typeof__(cudaStreamQuery)       si_stream_query;
+__typeof__(cudaStreamGetFlags)    si_stream_get_flags;
+__typeof__(cudaStreamGetId)       si_stream_get_id;
+__typeof__(cudaStreamGetPriority) si_stream_get_priority;
+__typeof__(cudaEventRecord)       si_event_record;
+__typeof__(cudaStreamWaitEvent)   si_stream_wait_event;
+__typeof__(cudaStreamAddCallback) si_stream_add_callback;
+__typeof__(cudaStreamSynchronize) si_stream_synchronize;
+__typeof__(cudaLaunchKernel)      si_launch_kernel;
+__typeof__(cudaLaunchHostFunc)    si_launch_host_func;
+
+cudaError_t si_stream_get_device(cudaStream_t stream, int *device);
+cudaError_t si_memcpy(void *dst, const void *src, size_t count, enum cudaMemcpyKind kind, cudaStream_t stream);
+cudaError_t si_memset(void *dst, int value, size_t count, cudaStream_t stream);
+/* version 0: as cudaGetDriverEntryPoint, which goes by the runtime's own version */
+cudaError_t si_entry_point(const char *symbol, void **function, unsigned version, unsigned long long flags,
+                           enum cudaDriverEntryPointQueryResult *status, int per_thread);
+
+#endif
