@@ -1408,6 +1408,7 @@ DS__SEAM static ds_result ds__ask(const void *ptr, ds_pointer_info *out);
     X(cuModuleLoadDataEx, (void **module, const void *image, unsigned count, int *options, void **values)) \
     X(cuModuleUnload, (void *module)) \
     X(cuModuleGetFunction, (void **function, void *module, const char *name)) \
+    X(cuFuncSetAttribute, (void *function, int attribute, int value)) \
     X(cuLaunchKernel, (void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y, \
                        unsigned block_z, unsigned shared_bytes, cudaStream_t stream, void **params, void **extra)) \
     X(cuStreamQuery, (cudaStream_t stream)) \
@@ -1421,6 +1422,7 @@ DS__SEAM static ds_result ds__ask(const void *ptr, ds_pointer_info *out);
 enum { DS__CUDA_NO_CONTEXT = 201, DS__CUDA_NOT_READY = 600 };
 
 #define DS__CUDA_STAGE (4u << 20) /* bytes of a staging buffer */
+#define DS__CUDA_PLAIN_SHARED 49152u /* bytes of shared memory that every block may have */
 
 typedef struct ds__cuda_stream {
     cudaStream_t handle;
@@ -1564,9 +1566,10 @@ __attribute__((noinline)) static ds_result ds__cuda_switch(ds__cuda_scope *scope
 static inline ds_result ds__cuda_enter(ds__cuda_scope *scope, int device) {
     int now = -1;
     ds__cuda_anywhere(scope, device);
+    if (DS__UNLIKELY(!atomic_load_explicit(&ds__cuda.used[device], memory_order_relaxed))) atomic_store(&ds__cuda.used[device], 1);
+    if (ds__cuda.devices == 1) return DS_OK; /* no other can be current */
     cudaError_t code = cudaGetDevice(&now);
     if (DS__UNLIKELY(code != cudaSuccess)) return ds__cuda_failed(scope, code, "cudaGetDevice");
-    if (!atomic_load_explicit(&ds__cuda.used[device], memory_order_relaxed)) atomic_store(&ds__cuda.used[device], 1);
     return DS__LIKELY(now == device) ? DS_OK : ds__cuda_switch(scope, now);
 }
 static inline void ds__cuda_leave(const ds__cuda_scope *scope) {
@@ -2515,9 +2518,26 @@ static void ds__cuda_params(const ds__kernel *k, const void *args, const uint64_
     }
 }
 
+/* More dynamic shared memory than every GPU has must be asked for, once per kernel and device (CUDA C++ Programming Guide,
+   "Shared Memory"). Asking again does no harm, so nothing is remembered. */
+__attribute__((cold, noinline)) static ds_result ds__cuda_allow_shared(const ds__cuda_scope *scope, ds__kernel *k, unsigned bytes) {
+    int code;
+    if (bytes > INT_MAX) return ds__fail(DS_ERR_INVALID_VALUE, "kernel %s: %u bytes of shared memory", k->name, bytes);
+    if (k->cuda.native_fn) {
+        ds_result r = DS__RT(*scope, cudaFuncSetAttribute, (k->cuda.native_fn, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
+        return ds__name_object(r, "kernel", k->name);
+    }
+    DS__DR_CODE(*scope, code, cuFuncSetAttribute, (ds__cuda_loaded(k, scope->device), 8 /* CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES */, (int)bytes));
+    return code ? ds__also(ds__cuda_fail("cuFuncSetAttribute", code, scope->device), " (kernel %s, %u bytes of shared memory)", k->name, bytes) : DS_OK;
+}
+
 static ds_result ds__cuda_launch_one(const ds__cuda_scope *scope, const ds__cuda_stream *s, ds__kernel *k, const ds_grid *g, void **params) {
     const char *call = "cuLaunchKernel";
     int code;
+    if (DS__UNLIKELY(g->shared_bytes > DS__CUDA_PLAIN_SHARED)) {
+        ds_result r = ds__cuda_allow_shared(scope, k, g->shared_bytes);
+        if (r < 0) return r;
+    }
     if (k->cuda.native_fn) {
         struct dim3 grid = { g->grid[0], g->grid[1], g->grid[2] }, block = { g->block[0], g->block[1], g->block[2] };
         cudaError_t e = cudaLaunchKernel(k->cuda.native_fn, grid, block, params, g->shared_bytes, s->handle);
@@ -2546,39 +2566,51 @@ static uint64_t ds__cuda_most_items(const ds__kernel *k, uint64_t per_block, int
     return most;
 }
 
+/* Over items, in as few launches as they take: one, but for more than 2^31 - 1. */
+static ds_result ds__cuda_launch_items(const ds__cuda_scope *scope, const ds__cuda_stream *s, const ds__op *op, void **params, uint64_t *first,
+                                       uint64_t *count) {
+    ds__kernel *k = op->u.kernel.kernel;
+    unsigned block = k->cuda.block ? k->cuda.block : 256;
+    uint64_t items = op->u.kernel.items, most = items;
+    uint64_t per_block = k->cuda.items_per_block ? k->cuda.items_per_block : block;
+    uint64_t limit = (uint64_t)k->cuda.blocks_per_multiprocessor * (unsigned)ds__cuda.multiprocessors[s->device];
+    ds_result r = DS_OK;
+    if (DS__UNLIKELY(items > INT_MAX)) {
+        int can_split;
+        most = ds__cuda_most_items(k, per_block, &can_split);
+        if (items > most && !can_split)
+            return ds__fail(DS_ERR_INVALID_VALUE, "kernel %s: %zu items are more than one launch can have, and it does not take FIRST and COUNT in 8 bytes",
+                            k->name, op->u.kernel.items);
+    }
+    for (; items && r == DS_OK; items -= *count, *first += *count) {
+        *count = items < most ? items : most;
+        /* dividing 64 bits takes longer than all the rest */
+        uint64_t more = *count + per_block - 1, blocks = (per_block & (per_block - 1)) == 0 ? more >> __builtin_ctzll(per_block) : more / per_block;
+        if (limit && blocks > limit) blocks = limit;
+        ds_grid g = { { (unsigned)blocks, 1, 1 }, { block, 1, 1 }, k->cuda.shared_bytes };
+        r = ds__cuda_launch_one(scope, s, k, &g, params);
+    }
+    return r;
+}
+
 static ds_result ds__cuda_launch(const ds__cuda_stream *s, const ds__op *op) {
     ds__kernel *k = op->u.kernel.kernel;
     void *params[DS_KERNEL_MAX_PARAMS];
     uint64_t first = 0, count = op->u.kernel.items;
     ds__cuda_scope scope;
-    ds_grid g;
     ds_result r = ds__cuda_at(&scope, s);
     if (DS__UNLIKELY(r < 0)) return r;
     if (DS__UNLIKELY(!ds__cuda_loaded(k, s->device))) r = ds__cuda_ready(&scope, k);
     if (r == DS_OK) ds__cuda_params(k, op->u.kernel.args, &first, &count, params);
     if (r == DS_OK && op->u.kernel.grid) {
-        g = *op->u.kernel.grid;
+        ds_grid g = *op->u.kernel.grid;
         for (int i = 0; i < 3; i++) {
             if (i > 0 && g.grid[i] == 0) g.grid[i] = 1;
             if (g.block[i] == 0) g.block[i] = 1;
         }
         r = ds__cuda_launch_one(&scope, s, k, &g, params);
     } else if (r == DS_OK) {
-        unsigned block = k->cuda.block ? k->cuda.block : 256;
-        uint64_t per_block = k->cuda.items_per_block ? k->cuda.items_per_block : block;
-        uint64_t limit = (uint64_t)k->cuda.blocks_per_multiprocessor * (unsigned)ds__cuda.multiprocessors[s->device];
-        int can_split;
-        uint64_t items = op->u.kernel.items, most = ds__cuda_most_items(k, per_block, &can_split);
-        if (items > most && !can_split)
-            r = ds__fail(DS_ERR_INVALID_VALUE, "kernel %s: %zu items are more than one launch can have, and it does not take FIRST and COUNT in 8 bytes",
-                         k->name, op->u.kernel.items);
-        for (; items && r == DS_OK; items -= count, first += count) {
-            count = items < most ? items : most;
-            uint64_t blocks = (count + per_block - 1) / per_block;
-            if (limit && blocks > limit) blocks = limit;
-            g = (ds_grid){ { (unsigned)blocks, 1, 1 }, { block, 1, 1 }, k->cuda.shared_bytes };
-            r = ds__cuda_launch_one(&scope, s, k, &g, params);
-        }
+        r = ds__cuda_launch_items(&scope, s, op, params, &first, &count);
     }
     ds__cuda_leave(&scope);
     return r;
@@ -4394,8 +4426,8 @@ DSDEF ds_result (ds_pointer_query)(const void *ptr, ds_pointer_info *out) {
 
 /* Bytes from the first byte of the first row to the last of the last. 0: it does not fit into a size_t. */
 static size_t ds__span(size_t pitch, size_t width, size_t height) {
-    if (pitch != 0 && height - 1 > (SIZE_MAX - width) / pitch) return 0;
-    return (height - 1) * pitch + width;
+    size_t span;
+    return __builtin_mul_overflow(height - 1, pitch, &span) || __builtin_add_overflow(span, width, &span) ? 0 : span;
 }
 
 /* Looks the range up and checks that it stays inside of its allocation. */
@@ -4513,9 +4545,9 @@ DSDEF ds_result (ds_copy_peer)(void *dst, ds_device dst_device, const void *src,
 
 static ds_result ds__fill_rows(ds_stream stream, void *ptr, size_t pitch, uint32_t value, size_t value_size, size_t width, size_t height) {
     DS__REQUIRE(value_size == 1 || value_size == 2 || value_size == 4, "a value of %zu bytes is not 1, 2 or 4", value_size);
-    DS__REQUIRE(width <= SIZE_MAX / value_size, "%zu elements are larger than the address space", width);
-    DS__REQUIRE(height <= 1 || (pitch >= width * value_size && pitch % value_size == 0), "the pitch %zu is too small or not a multiple of %zu", pitch, value_size);
-    DS__REQUIRE((uintptr_t)ptr % value_size == 0, "%p is not a multiple of %zu", ptr, value_size);
+    DS__REQUIRE(width <= SIZE_MAX >> (value_size >> 1), "%zu elements are larger than the address space", width); /* a division takes longer than all the rest */
+    DS__REQUIRE(height <= 1 || (pitch >= width * value_size && (pitch & (value_size - 1)) == 0), "the pitch %zu is too small or not a multiple of %zu", pitch, value_size);
+    DS__REQUIRE(((uintptr_t)ptr & (value_size - 1)) == 0, "%p is not a multiple of %zu", ptr, value_size);
     ds__stream *s = ds__stream_pin(stream);
     if (!s) return DS_ERR_INVALID_HANDLE;
     ds_result r = DS_OK;
