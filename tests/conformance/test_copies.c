@@ -18,11 +18,18 @@ static unsigned char *host_bytes(size_t size) {
     return p;
 }
 
+/* On pages of its own, which is what CUDA registers. */
+static unsigned char *whole_pages(size_t size) {
+    unsigned char *p = aligned_alloc(4096, (size + 4095) / 4096 * 4096);
+    assert_non_null(p);
+    return p;
+}
+
 static unsigned char *make(kind k, size_t size) {
     void *p = NULL;
     switch (k) {
     case PINNED: ok(ds_host_alloc(size, &p)); break;
-    case REGISTERED: p = host_bytes(size); ok(ds_host_register(p, size)); break;
+    case REGISTERED: p = whole_pages(size); ok(ds_host_register(p, size)); break;
     case DEVICE0: ok(ds_alloc(device(0), size, &p)); break;
     case DEVICE1: ok(ds_alloc(device(1), size, &p)); break;
     case PAGEABLE: case KINDS: p = host_bytes(size); break;
@@ -46,13 +53,6 @@ static void pattern(unsigned char *p, size_t n, uint64_t seed) {
         x ^= x << 13; x ^= x >> 7; x ^= x << 17;
         memcpy(p + i, &x, n - i < 8 ? n - i : 8);
     }
-}
-
-/* A restart of devstream with other options; NULL: with those of the suite. */
-static void restart(const ds_init_desc *desc) {
-    ok(ds_shutdown());
-    harness_forget();
-    if (desc) ok(ds_init(desc));
 }
 
 /* Negative, with a sentence, where more than one code is reasonable. */
@@ -130,7 +130,7 @@ static void test_a_chain_of_copies_over_two_devices_keeps_the_data(void **state)
 static void test_peer_copies_check_the_devices_that_they_are_told(void **state) {
     (void)state;
     enum { N = 70000 };
-    if (harness_device_count() < 2) fail_msg("this test needs two devices");
+    two_devices();
     ds_stream s;
     ok(ds_stream_create(NULL, &s));
     unsigned char *host = make(PINNED, N), *back = make(PINNED, N), *d0 = make(DEVICE0, N), *d1 = make(DEVICE1, N);
@@ -156,7 +156,7 @@ static void test_peer_copies_check_the_devices_that_they_are_told(void **state) 
 static void test_pinned_and_device_copies_and_fills_do_not_block(void **state) {
     (void)state;
     enum { N = 50000 };
-    gate g = { 0, 0 };
+    gate g = { 0 };
     ds_stream s;
     ok(ds_stream_create(&(ds_stream_desc){ .device = device(0) }, &s));
     unsigned char *pin = make(PINNED, N), *out = make(PINNED, N), *reg = make(REGISTERED, N);
@@ -164,7 +164,7 @@ static void test_pinned_and_device_copies_and_fills_do_not_block(void **state) {
     pattern(pin, N, 11);
     memset(out, 0, N);
     memset(reg, 0, N);
-    ok(ds_launch_host_func(s, gate_fn, &g, NULL));
+    gate_close(s, &g);
     /* one of these that blocks never returns, since only this thread opens the gate */
     ok(ds_copy(d0, pin, N, s));
     ok(ds_copy(d1, d0, N, s));
@@ -191,6 +191,7 @@ static void test_pinned_and_device_copies_and_fills_do_not_block(void **state) {
 typedef struct blocker {
     ds_result (*run)(struct blocker *b);
     void *a, *b;
+    size_t size;
     ds_stream s;
     ds_result result;
     _Atomic int entered, returned;
@@ -198,7 +199,7 @@ typedef struct blocker {
 
 enum { BLOCK_N = 3000 };
 
-static ds_result run_h2d(blocker *b) { return ds_copy(b->a, b->b, BLOCK_N, b->s); }
+static ds_result run_copy(blocker *b) { return ds_copy(b->a, b->b, BLOCK_N, b->s); }
 static ds_result run_fill(blocker *b) { return ds_fill(b->a, 5, 1, BLOCK_N, b->s); }
 static ds_result run_free(blocker *b) { return ds_free(b->a); }
 static ds_result run_host_free(blocker *b) { return ds_host_free(b->a); }
@@ -212,12 +213,20 @@ static void *blocker_main(void *user) {
     return NULL;
 }
 
+static void upload(void *to, const void *from) {
+    ds_stream s;
+    ok(ds_stream_create(&(ds_stream_desc){ .device = device(0) }, &s));
+    ok(ds_copy(to, from, BLOCK_N, s));
+    ok(ds_stream_synchronize(s));
+    ok(ds_stream_destroy(s));
+}
+
 static void blocks_while_the_stream_is_busy(ds_result (*run)(blocker *), void *a, void *p) {
-    gate g = { 0, 0 };
+    gate g = { 0 };
     pthread_t thread;
     blocker b = { .run = run, .a = a, .b = p, .result = DS_ERR_SYSTEM };
     ok(ds_stream_create(&(ds_stream_desc){ .device = device(0) }, &b.s));
-    ok(ds_launch_host_func(b.s, gate_fn, &g, NULL));
+    gate_close(b.s, &g);
     gate_wait_entered(&g);
     assert_int_equal(pthread_create(&thread, NULL, blocker_main, &b), 0);
     while (!b.entered) sched_yield();
@@ -237,15 +246,51 @@ static void test_pageable_copies_and_fills_block(void **state) {
     (void)state;
     unsigned char *host = make(PAGEABLE, BLOCK_N), *back = make(PAGEABLE, BLOCK_N), *d = make(DEVICE0, BLOCK_N);
     pattern(host, BLOCK_N, 21);
-    blocks_while_the_stream_is_busy(run_h2d, d, host);
+    if (harness_is_cpu()) blocks_while_the_stream_is_busy(run_copy, d, host);
+    else upload(d, host); /* CUDA may have taken the source aside and returned */
     memset(back, 0, BLOCK_N);
-    blocks_while_the_stream_is_busy(run_h2d, back, d);
+    blocks_while_the_stream_is_busy(run_copy, back, d);
+    assert_memory_equal(host, back, BLOCK_N);
+    memset(back, 0, BLOCK_N);
+    blocks_while_the_stream_is_busy(run_copy, back, host);
     assert_memory_equal(host, back, BLOCK_N);
     blocks_while_the_stream_is_busy(run_fill, back, NULL);
     for (size_t i = 0; i < BLOCK_N; i++) assert_int_equal(back[i], 5);
     drop(DEVICE0, d);
     free(host);
     free(back);
+}
+
+/* What it is handed is free again when the copy returns: overwrites it. */
+static ds_result run_upload_and_reuse(blocker *b) {
+    ds_result r = ds_copy(b->a, b->b, b->size, b->s);
+    memset(b->b, 0xee, b->size);
+    return r;
+}
+
+static void test_the_source_of_a_pageable_copy_may_be_used_again_at_once(void **state) {
+    (void)state;
+    static const size_t sizes[] = { 100, 16384, 65536, 65537, 1 << 20 };
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        size_t n = sizes[i];
+        unsigned char *host = make(PAGEABLE, n), *want = make(PAGEABLE, n), *back = make(PAGEABLE, n), *d = make(DEVICE0, n);
+        gate g = { 0 };
+        blocker b = { .run = run_upload_and_reuse, .a = d, .b = host, .size = n, .result = DS_ERR_SYSTEM };
+        pattern(want, n, i);
+        memcpy(host, want, n);
+        ok(ds_stream_create(&(ds_stream_desc){ .device = device(0) }, &b.s));
+        gate_close(b.s, &g);
+        pthread_t thread = spawn(blocker_main, &b);
+        while (!b.entered) sched_yield();
+        for (int k = 0; k < 1000; k++) sched_yield(); /* it may be back, or wait for the gate */
+        gate_open(&g);
+        join(thread);
+        ok(b.result);
+        ok(ds_copy(back, d, n, b.s));
+        assert_memory_equal(back, want, n);
+        ok(ds_stream_destroy(b.s));
+        drop(DEVICE0, d); free(host); free(want); free(back);
+    }
 }
 
 static void test_free_host_free_and_unregister_wait_for_the_device(void **state) {
@@ -259,10 +304,10 @@ static void test_free_host_free_and_unregister_wait_for_the_device(void **state)
 
 static void test_alloc_does_not_wait_for_the_device(void **state) {
     (void)state;
-    gate g = { 0, 0 };
+    gate g = { 0 };
     ds_stream s;
     ok(ds_stream_create(&(ds_stream_desc){ .device = device(0) }, &s));
-    ok(ds_launch_host_func(s, gate_fn, &g, NULL));
+    gate_close(s, &g);
     unsigned char *d = make(DEVICE0, 4096), *pin = make(PINNED, 4096), *reg = make(REGISTERED, 4096);
     assert_int_equal(ds_stream_query(s), DS_NOT_READY);
     gate_open(&g);
@@ -510,7 +555,7 @@ static void expect_pointer(const void *p, ds_memory_kind k, void *base, size_t s
 static void test_pointer_query_tells_kind_device_and_range(void **state) {
     (void)state;
     enum { N = 1000 }; /* no multiple of the alignment: something lies between this allocation and the next */
-    unsigned char *d0 = make(DEVICE0, N), *d1 = make(DEVICE1, N), *pin = make(PINNED, N), *reg = host_bytes(3 * N);
+    unsigned char *d0 = make(DEVICE0, N), *d1 = make(DEVICE1, N), *pin = make(PINNED, N), *reg = whole_pages(3 * N);
     ok(ds_host_register(reg + N, N));
     expect_pointer(d0, DS_MEMORY_DEVICE, d0, N);
     expect_pointer(d0 + 1, DS_MEMORY_DEVICE, d0, N);
@@ -605,8 +650,8 @@ static void test_free_refuses_what_is_not_the_start_of_an_allocation(void **stat
 
 static void test_register_refuses_what_overlaps_a_known_range(void **state) {
     (void)state;
-    enum { N = 1000 };
-    unsigned char *p = host_bytes(4 * N), *pin = make(PINNED, N), *d = make(DEVICE0, N);
+    const size_t N = harness_is_cpu() ? 1000 : 4096; /* CUDA counts in pages */
+    unsigned char *p = whole_pages(4 * N), *pin = make(PINNED, N), *d = make(DEVICE0, N);
     ok(ds_host_register(p + N, N));
     refused(ds_host_register(p + N, N), DS_ERR_INVALID_VALUE);
     refused(ds_host_register(p + N + 10, 10), DS_ERR_INVALID_VALUE);
@@ -633,7 +678,7 @@ static void test_memory_limit_is_kept_and_memory_info_moves(void **state) {
     ds_init_desc init = { .cpu = &cpu };
     size_t free0 = 0, free1 = 0, total = 0;
     void *a = NULL, *b = NULL, *c = &a;
-    restart(&init);
+    harness_restart(&init);
     ok(ds_device_memory_info(ds_cpu(0), &free0, &total));
     assert_int_equal(total, limit);
     assert_int_equal(free0, limit);
@@ -652,7 +697,7 @@ static void test_memory_limit_is_kept_and_memory_info_moves(void **state) {
     ok(ds_alloc(ds_cpu(0), (size_t)5 << 20, &a)); /* there is room again */
     ok(ds_free(a));
     ok(ds_free(b));
-    restart(NULL);
+    harness_restart(NULL);
 }
 
 static void test_copies_are_staged_where_peer_access_is_off(void **state) {
@@ -665,7 +710,7 @@ static void test_copies_are_staged_where_peer_access_is_off(void **state) {
     ds_stream s;
     void *p0 = NULL, *p1 = NULL, *p2 = NULL, *pin = NULL;
     int can = -1;
-    restart(&init);
+    harness_restart(&init);
     ok(ds_device_can_access_peer(ds_cpu(0), ds_cpu(1), &can));
     assert_int_equal(can, 0);
     ok(ds_device_can_access_peer(ds_cpu(1), ds_cpu(1), &can));
@@ -700,7 +745,7 @@ static void test_copies_are_staged_where_peer_access_is_off(void **state) {
     ok(ds_free(p0)); ok(ds_free(p1)); ok(ds_free(p2)); ok(ds_host_free(pin));
     ok(ds_stream_destroy(s));
     free(want);
-    restart(NULL);
+    harness_restart(NULL);
 }
 
 static void test_peer_access_may_be_one_way(void **state) {
@@ -709,12 +754,12 @@ static void test_peer_access_may_be_one_way(void **state) {
     ds_cpu_desc cpu = { .devices = 2, .peer_access = peers };
     ds_init_desc init = { .cpu = &cpu };
     int can = -1;
-    restart(&init);
+    harness_restart(&init);
     ok(ds_device_can_access_peer(ds_cpu(0), ds_cpu(1), &can));
     assert_int_equal(can, 1);
     ok(ds_device_can_access_peer(ds_cpu(1), ds_cpu(0), &can));
     assert_int_equal(can, 0);
-    restart(NULL);
+    harness_restart(NULL);
 }
 
 const struct CMUnitTest tests_copies[] = {
@@ -724,6 +769,7 @@ const struct CMUnitTest tests_copies[] = {
     DS_TEST(test_peer_copies_check_the_devices_that_they_are_told, "peers 47"),
     DS_TEST(test_pinned_and_device_copies_and_fills_do_not_block, "peers b.1"),
     DS_TEST(test_pageable_copies_and_fills_block, "peers b.1"),
+    DS_TEST(test_the_source_of_a_pageable_copy_may_be_used_again_at_once, "peers b.1"),
     DS_TEST(test_free_host_free_and_unregister_wait_for_the_device, "peers b.1"),
     DS_TEST(test_alloc_does_not_wait_for_the_device, "peers b.1"),
     DS_TEST(test_pitched_copies_touch_only_their_rows, "copies"),
@@ -737,8 +783,8 @@ const struct CMUnitTest tests_copies[] = {
     DS_TEST(test_memory_is_aligned_and_sizes_of_zero_give_null, "memory"),
     DS_TEST(test_free_refuses_what_is_not_the_start_of_an_allocation, "memory"),
     DS_TEST(test_register_refuses_what_overlaps_a_known_range, "memory"),
-    DS_TEST(test_memory_limit_is_kept_and_memory_info_moves, "peers 25"),
-    DS_TEST(test_copies_are_staged_where_peer_access_is_off, "copies"),
-    DS_TEST(test_peer_access_may_be_one_way, "copies"),
+    DS_TEST_CPU(test_memory_limit_is_kept_and_memory_info_moves, "peers 25"),
+    DS_TEST_CPU(test_copies_are_staged_where_peer_access_is_off, "copies"),
+    DS_TEST_CPU(test_peer_access_may_be_one_way, "copies"),
 };
 const size_t tests_copies_count = sizeof tests_copies / sizeof tests_copies[0];

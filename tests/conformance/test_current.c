@@ -44,8 +44,6 @@ static void expect_pending(ds_stream s) { assert_int_equal(ds_stream_query(s), D
 
 static ds_stream made(int device) { return harness_stream(device, DS_STREAM_NON_BLOCKING); }
 
-static void two_devices(void) { if (harness_device_count() < 2) skip(); }
-
 /* ---- asking ---- */
 
 static void test_at_first_the_default_stream_of_each_device_is_current(void **state) {
@@ -373,13 +371,13 @@ static void test_frames_of_streams_and_devices_are_popped_in_their_order(void **
 /* ---- streams that go while they are current ---- */
 
 static void test_a_destroyed_current_stream_keeps_its_handle_and_refuses_work(void **state) {
-    uint64_t h = 1;
+    uint64_t *h = word(1);
     ds_event e;
     ds_stream previous;
     (void)state;
     ds_stream s = made(0);
     ok(ds_stream_use(s, 0, NULL));
-    fold(s, &h, 2);
+    fold(s, h, 2);
     ok(ds_stream_destroy(s));
     assert_int_equal(current_of(0).id, s.id);
     refused(ds_stream_query(current_of(0)), DS_ERR_INVALID_HANDLE);
@@ -394,7 +392,7 @@ static void test_a_destroyed_current_stream_keeps_its_handle_and_refuses_work(vo
     assert_int_equal(previous.id, s.id);
     expect_current(0, default_of(0));
     ok(ds_device_synchronize(harness_device(0)));
-    assert_int_equal(h, fold_host(1, 2));
+    assert_int_equal(*h, fold_host(1, 2));
 }
 
 static void test_frames_unwind_over_destroyed_streams(void **state) {
@@ -464,24 +462,24 @@ static void test_a_new_thread_begins_with_the_default_stream_and_no_frames(void 
 }
 
 static void test_a_stream_may_be_current_in_two_threads_and_each_may_drop_it(void **state) {
-    uint64_t h = 1;
+    uint64_t *h = word(1);
     (void)state;
     ds_stream s = made(0);
     ok(ds_stream_retain(s)); /* one ownership for each thread */
     ok(ds_stream_use(s, 0, NULL));
-    visitor v = { .use = s, .h = &h };
+    visitor v = { .use = s, .h = h };
     pthread_t thread = spawn(visit, &v);
     take_turn(&v, 1);
-    fold(s, &h, 2);
+    fold(s, h, 2);
     ok(ds_stream_destroy(s)); /* the other thread's ownership remains */
     assert_true(ds_stream_query(current_of(0)) >= 0);
     v.turn = 2;
     join(thread);
     assert_int_equal(v.seen.id, s.id);
-    assert_int_equal(h, fold_host(fold_host(1, 2), 3));
-    fold(current_of(0), &h, 4); /* although the other thread has ended */
+    assert_int_equal(*h, fold_host(fold_host(1, 2), 3));
+    fold(current_of(0), h, 4); /* although the other thread has ended */
     ok(ds_stream_synchronize(s));
-    assert_int_equal(h, fold_host(fold_host(fold_host(1, 2), 3), 4));
+    assert_int_equal(*h, fold_host(fold_host(fold_host(1, 2), 3), 4));
     ok(ds_stream_use(default_of(0), 0, NULL));
     ok(ds_stream_destroy(s));
 }
@@ -599,44 +597,44 @@ static void test_scopes_of_streams_and_devices_nest(void **state) {
 }
 
 static void test_work_in_a_scope_gives_what_it_gives_outside(void **state) {
-    uint64_t inside = 1, outside = 1;
+    uint64_t *inside = word(1), *outside = word(1);
     ds_event e;
     (void)state;
     ds_stream s = made(0);
     DS_STREAM_SCOPE(s) {
-        for (uint64_t i = 0; i < 100; i++) fold(current_of(0), &inside, i);
+        for (uint64_t i = 0; i < 100; i++) fold(current_of(0), inside, i);
         ok(ds_stream_record_new(current_of(0), 0, &e));
     }
-    for (uint64_t i = 0; i < 100; i++) fold(current_of(0), &outside, i);
+    for (uint64_t i = 0; i < 100; i++) fold(current_of(0), outside, i);
     ok(ds_event_synchronize(e));
     ok(ds_stream_query(s));
     ok(ds_stream_synchronize(current_of(0)));
-    assert_int_equal(inside, outside);
+    assert_int_equal(*inside, *outside);
     uint64_t want = 1;
     for (uint64_t i = 0; i < 100; i++) want = fold_host(want, i);
-    assert_int_equal(inside, want);
+    assert_int_equal(*inside, want);
     ok(ds_event_destroy(e));
     ok(ds_stream_destroy(s));
 }
 
 static void test_a_record_after_the_scope_still_orders_another_stream(void **state) {
     gate g = { 0 };
-    uint64_t h = 1;
+    uint64_t *h = word(1);
     ds_event e;
     (void)state;
     ds_stream s1 = made(0), s2 = made(0);
     DS_STREAM_SCOPE(s1) {
-        ok(ds_launch_host_func(current_of(0), gate_fn, &g, NULL));
-        fold(current_of(0), &h, 2);
+        gate_close(current_of(0), &g);
+        fold(current_of(0), h, 2);
     }
     expect_current(0, default_of(0));
     ok(ds_stream_record_new(s1, 0, &e));
     ok(ds_stream_wait_event(s2, e));
-    DS_STREAM_SCOPE(s2) fold(current_of(0), &h, 3);
+    DS_STREAM_SCOPE(s2) fold(current_of(0), h, 3);
     expect_pending(s2);
     gate_open(&g);
     ok(ds_stream_synchronize(s2));
-    assert_int_equal(h, fold_host(fold_host(1, 2), 3));
+    assert_int_equal(*h, fold_host(fold_host(1, 2), 3));
     ok(ds_event_destroy(e));
     ok(ds_stream_destroy(s1));
     ok(ds_stream_destroy(s2));
@@ -646,20 +644,20 @@ static void test_a_record_after_the_scope_still_orders_another_stream(void **sta
 
 static void test_a_push_orders_nothing_unless_asked(void **state) {
     gate g = { 0 };
-    uint64_t h = 1;
+    uint64_t *h = word(1);
     (void)state;
     ds_stream outer = made(0), inner = made(0);
     ok(ds_stream_use(outer, 0, NULL));
-    ok(ds_launch_host_func(outer, gate_fn, &g, NULL));
+    gate_close(outer, &g);
     DS_STREAM_SCOPE(inner) {
-        fold(inner, &h, 2);
+        fold(inner, h, 2);
         ok(ds_stream_synchronize(inner)); /* a hang here is the failure */
-        assert_int_equal(h, fold_host(1, 2));
+        assert_int_equal(*h, fold_host(1, 2));
     }
     gate_open(&g);
     ok(ds_stream_synchronize(outer));
     g = (gate){ 0 };
-    DS_STREAM_SCOPE(inner) ok(ds_launch_host_func(inner, gate_fn, &g, NULL));
+    DS_STREAM_SCOPE(inner) gate_close(inner, &g);
     ok(ds_stream_query(outer));
     ok(ds_stream_synchronize(outer));
     gate_open(&g);
@@ -671,24 +669,24 @@ static void test_a_push_orders_nothing_unless_asked(void **state) {
 
 static void test_wait_prev_orders_the_pushed_stream_after_the_previous_one(void **state) {
     gate g = { 0 };
-    uint64_t h = 1;
+    uint64_t *h = word(1);
     (void)state;
     ds_stream outer = made(0), inner = made(0);
     ok(ds_stream_use(outer, 0, NULL));
-    ok(ds_launch_host_func(outer, gate_fn, &g, NULL));
-    fold(outer, &h, 2);
+    gate_close(outer, &g);
+    fold(outer, h, 2);
     DS_STREAM_SCOPE_FLAGS(inner, DS_PUSH_WAIT_PREV) {
         expect_pending(inner);
-        fold(inner, &h, 3);
+        fold(inner, h, 3);
     }
     ok(ds_stream_wait_stream(outer, inner));
     expect_pending(inner);
     gate_open(&g);
     ok(ds_stream_synchronize(inner));
-    assert_int_equal(h, fold_host(fold_host(1, 2), 3));
+    assert_int_equal(*h, fold_host(fold_host(1, 2), 3));
     g = (gate){ 0 };
     ok(ds_stream_push(inner, DS_PUSH_WAIT_PREV));
-    ok(ds_launch_host_func(inner, gate_fn, &g, NULL));
+    gate_close(inner, &g);
     ok(ds_stream_pop());
     ok(ds_stream_synchronize(outer)); /* there is no wait back */
     gate_open(&g);
@@ -700,21 +698,21 @@ static void test_wait_prev_orders_the_pushed_stream_after_the_previous_one(void 
 
 static void test_wait_back_orders_the_restored_stream_after_the_pushed_one(void **state) {
     gate g = { 0 };
-    uint64_t h = 1;
+    uint64_t *h = word(1);
     (void)state;
     ds_stream outer = made(0), inner = made(0);
     ok(ds_stream_use(outer, 0, NULL));
     ok(ds_stream_push(inner, DS_POP_WAIT_BACK));
     ok(ds_stream_query(inner));
-    ok(ds_launch_host_func(inner, gate_fn, &g, NULL));
-    fold(inner, &h, 2);
+    gate_close(inner, &g);
+    fold(inner, h, 2);
     ok(ds_stream_query(outer));
     ok(ds_stream_pop());
     expect_pending(outer);
-    fold(outer, &h, 3);
+    fold(outer, h, 3);
     gate_open(&g);
     ok(ds_stream_synchronize(outer));
-    assert_int_equal(h, fold_host(fold_host(1, 2), 3));
+    assert_int_equal(*h, fold_host(fold_host(1, 2), 3));
     ok(ds_stream_use(default_of(0), 0, NULL));
     ok(ds_stream_destroy(outer));
     ok(ds_stream_destroy(inner));
@@ -727,13 +725,13 @@ static void test_waits_across_a_frame_are_with_the_streams_of_the_pushed_device(
     ds_stream zero = made(0), outer = made(1), inner = made(1);
     ok(ds_stream_use(outer, 0, NULL));
     ok(ds_stream_use(zero, 0, NULL));
-    ok(ds_launch_host_func(zero, gate_fn, &elsewhere, NULL));
-    ok(ds_launch_host_func(outer, gate_fn, &before, NULL));
+    gate_close(zero, &elsewhere);
+    gate_close(outer, &before);
     ok(ds_stream_push(inner, DS_PUSH_WAIT_PREV | DS_POP_WAIT_BACK));
     expect_pending(inner); /* waits for outer, not for zero */
     gate_open(&before);
     ok(ds_stream_synchronize(inner));
-    ok(ds_launch_host_func(inner, gate_fn, &inside, NULL));
+    gate_close(inner, &inside);
     gate_open(&elsewhere);
     ok(ds_stream_synchronize(zero));
     ok(ds_stream_pop());
@@ -752,17 +750,17 @@ static void test_waits_across_a_frame_are_with_the_streams_of_the_pushed_device(
 
 static void test_a_chain_of_scopes_that_wait_keeps_one_order(void **state) {
     enum { ROUNDS = 200 };
-    uint64_t h = 1, want = 1, n = 0;
+    uint64_t *h = word(1), want = 1, n = 0;
     (void)state;
     ds_stream outer = made(0), inner = made(0);
     ok(ds_stream_use(outer, 0, NULL));
     for (int i = 0; i < ROUNDS; i++) {
-        fold(current_of(0), &h, n++);
-        DS_STREAM_SCOPE_FLAGS(inner, DS_PUSH_WAIT_PREV | DS_POP_WAIT_BACK) fold(current_of(0), &h, n++);
+        fold(current_of(0), h, n++);
+        DS_STREAM_SCOPE_FLAGS(inner, DS_PUSH_WAIT_PREV | DS_POP_WAIT_BACK) fold(current_of(0), h, n++);
     }
     for (uint64_t i = 0; i < n; i++) want = fold_host(want, i);
     ok(ds_stream_synchronize(outer));
-    assert_int_equal(h, want);
+    assert_int_equal(*h, want);
     ok(ds_stream_use(default_of(0), 0, NULL));
     ok(ds_stream_destroy(outer));
     ok(ds_stream_destroy(inner));

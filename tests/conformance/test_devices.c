@@ -472,7 +472,6 @@ static void test_properties_are_the_same_by_every_way_to_name_the_device(void **
 static void test_a_cpu_device_has_no_capability_and_no_bus(void **state) {
     ds_device_properties p;
     (void)state;
-    if (!harness_is_cpu()) skip();
     ok(ds_device_get_properties(harness_device(0), &p));
     assert_int_equal(p.major, 0);
     assert_int_equal(p.minor, 0);
@@ -570,7 +569,7 @@ static void test_an_allocation_takes_from_its_own_device_only(void **state) {
     size_t before[2], during[2], after[2], total[2], total_during[2];
     void *p;
     (void)state;
-    if (harness_device_count() < 2) skip();
+    two_devices();
     ok(ds_device_set(harness_device(0))); /* device 1 is not the current one */
     for (int target = 0; target < 2; target++) {
         for (int i = 0; i < 2; i++) ok(ds_device_memory_info(harness_device(i), &before[i], &total[i]));
@@ -606,7 +605,7 @@ static void test_device_synchronize_takes_every_way_to_name_the_device(void **st
 }
 
 static void test_device_synchronize_covers_all_kinds_of_streams(void **state) {
-    uint64_t h[4] = { 0 };
+    uint64_t *h = zeroed_words(4);
     ds_stream s[4];
     (void)state;
     s[0] = harness_stream(0, DS_STREAM_NON_BLOCKING);
@@ -616,7 +615,7 @@ static void test_device_synchronize_covers_all_kinds_of_streams(void **state) {
     for (int i = 0; i < 4; i++) {
         gate g = { 0 };
         h[i] = 1;
-        ok(ds_launch_host_func(s[i], gate_fn, &g, NULL));
+        gate_close(s[i], &g);
         fold(s[i], &h[i], 5);
         gate_open(&g);
         ok(ds_device_synchronize(harness_device(0)));
@@ -630,10 +629,10 @@ static void test_device_synchronize_covers_all_kinds_of_streams(void **state) {
 static void test_device_synchronize_does_not_wait_for_another_device(void **state) {
     gate g = { 0 };
     (void)state;
-    if (harness_device_count() < 2) skip();
+    two_devices();
     ds_stream other = harness_stream(1, DS_STREAM_BLOCKING);
     ok(ds_device_set(harness_device(1)));
-    ok(ds_launch_host_func(other, gate_fn, &g, NULL));
+    gate_close(other, &g);
     ok(ds_device_synchronize(harness_device(0))); /* a hang here is the failure */
     assert_true(same(current(), harness_device(1)));
     assert_int_equal(ds_stream_query(other), DS_NOT_READY);
@@ -644,21 +643,21 @@ static void test_device_synchronize_does_not_wait_for_another_device(void **stat
 }
 
 static void test_reset_of_a_healthy_device_drains_it_and_keeps_its_streams(void **state) {
-    uint64_t h = 3;
+    uint64_t *h = word(3);
     (void)state;
     if (!harness_is_cpu()) {
         refused(ds_device_reset(harness_device(0)), DS_ERR_UNSUPPORTED);
         return;
     }
     ds_stream s = harness_stream(0, DS_STREAM_NON_BLOCKING);
-    for (uint64_t i = 0; i < 100; i++) fold(s, &h, i);
+    for (uint64_t i = 0; i < 100; i++) fold(s, h, i);
     ok(ds_device_reset(harness_device(0)));
     uint64_t want = 3;
     for (uint64_t i = 0; i < 100; i++) want = fold_host(want, i);
-    assert_int_equal(h, want);
-    fold(s, &h, 7);
+    assert_int_equal(*h, want);
+    fold(s, h, 7);
     ok(ds_stream_synchronize(s));
-    assert_int_equal(h, fold_host(want, 7));
+    assert_int_equal(*h, fold_host(want, 7));
     ok(ds_stream_destroy(s));
 }
 
@@ -686,7 +685,6 @@ static int cpu_devices_with(const char *value, int *first_index) {
 static void test_the_environment_is_read_at_the_first_call_not_before(void **state) {
     int first;
     (void)state;
-    if (!harness_is_cpu()) skip();
     ok(ds_device_set(harness_device(1)));
     assert_int_equal(cpu_devices_with("3", &first), 3);
     assert_int_equal(first, 0); /* a fresh start: nothing is left of the device that was set */
@@ -705,9 +703,7 @@ static void test_init_configures_the_first_use_and_is_refused_after_it(void **st
     struct ds_cpu_desc cpu = { .devices = 4 };
     int count = 0;
     (void)state;
-    if (!harness_is_cpu()) skip();
-    harness_shutdown();
-    ok(ds_init(&(ds_init_desc){ .cpu = &cpu }));
+    harness_restart(&(ds_init_desc){ .cpu = &cpu });
     ds_result counted = ds_device_count(DS_DEVICE_CPU, &count), late = ds_init(NULL);
     ok(ds_shutdown());
     ok(counted);
@@ -720,7 +716,6 @@ static void test_init_configures_the_first_use_and_is_refused_after_it(void **st
 static void test_init_refuses_wrong_descriptions_and_changes_nothing(void **state) {
     struct ds_cpu_desc many = { .devices = 65 }, negative = { .devices = -1 }, workers = { .workers = 257 };
     (void)state;
-    if (!harness_is_cpu()) skip();
     harness_shutdown();
     ds_result r[] = {
         ds_init(&(ds_init_desc){ .layers = "no_such_layer" }), ds_init(&(ds_init_desc){ .flags = 1u << 20 }),
@@ -771,8 +766,7 @@ static void test_shutdown_reports_by_label_what_was_not_destroyed(void **state) 
     ds_event e;
     ds_stream s;
     (void)state;
-    harness_shutdown();
-    ok(ds_init(&(ds_init_desc){ .log_fn = count_leaks, .log_user = &log }));
+    harness_restart(&(ds_init_desc){ .log_fn = count_leaks, .log_user = &log });
     ds_result made = ds_stream_create(&(ds_stream_desc){ .label = "left-stream" }, &s);
     ds_result made_too = ds_event_create(0, "left-event", &e);
     ok(ds_shutdown());
@@ -810,7 +804,7 @@ const struct CMUnitTest tests_devices[] = {
     DS_TEST(test_a_scope_of_a_missing_device_is_not_entered, "peers 24"),
     DS_TEST(test_two_threads_have_devices_and_frames_of_their_own, "peers 23"),
     DS_TEST(test_properties_are_the_same_by_every_way_to_name_the_device, "torch 1 2 3"),
-    DS_TEST(test_a_cpu_device_has_no_capability_and_no_bus, "torch 2 3"),
+    DS_TEST_CPU(test_a_cpu_device_has_no_capability_and_no_bus, "torch 2 3"),
     DS_TEST(test_uuids_differ_and_print_as_36_characters, "torch 4"),
     DS_TEST(test_functions_of_a_device_refuse_what_is_none, "peers 59, torch 12"),
     DS_TEST(test_a_device_reaches_itself_and_questions_do_not_move_the_current_one, "devices"),
@@ -821,9 +815,9 @@ const struct CMUnitTest tests_devices[] = {
     DS_TEST(test_device_synchronize_covers_all_kinds_of_streams, "peers 52 b.2"),
     DS_TEST(test_device_synchronize_does_not_wait_for_another_device, "peers 27"),
     DS_TEST(test_reset_of_a_healthy_device_drains_it_and_keeps_its_streams, "devices"),
-    DS_TEST(test_the_environment_is_read_at_the_first_call_not_before, "torch 7 8"),
-    DS_TEST(test_init_configures_the_first_use_and_is_refused_after_it, "torch 7"),
-    DS_TEST(test_init_refuses_wrong_descriptions_and_changes_nothing, "initialisation"),
+    DS_TEST_CPU(test_the_environment_is_read_at_the_first_call_not_before, "torch 7 8"),
+    DS_TEST_CPU(test_init_configures_the_first_use_and_is_refused_after_it, "torch 7"),
+    DS_TEST_CPU(test_init_refuses_wrong_descriptions_and_changes_nothing, "initialisation"),
     DS_TEST(test_shutdown_may_be_called_twice_and_voids_the_handles, "initialisation"),
     DS_TEST(test_shutdown_reports_by_label_what_was_not_destroyed, "initialisation"),
 };

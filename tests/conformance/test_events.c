@@ -9,10 +9,8 @@ static const ds_event no_event;
 
 static int same(ds_device a, ds_device b) { return a.type == b.type && a.index == b.index; }
 static ds_stream made(int device) { return harness_stream(device, DS_STREAM_NON_BLOCKING); }
-static void close_gate_on(ds_stream s, gate *g) { ok(ds_launch_host_func(s, gate_fn, g, NULL)); }
 static void expect_pending(ds_stream s) { assert_int_equal(ds_stream_query(s), DS_NOT_READY); }
 static void expect_not_reached(ds_event e) { assert_int_equal(ds_event_query(e), DS_NOT_READY); }
-static void two_devices(void) { if (harness_device_count() < 2) skip(); }
 
 static ds_event event_of(unsigned flags) {
     ds_event e;
@@ -62,7 +60,7 @@ static void test_flags_that_do_not_go_together_are_refused(void **state) {
 }
 
 static void test_an_unrecorded_event_is_complete_and_has_no_device(void **state) {
-    uint64_t h = 1;
+    uint64_t *h = word(1);
     (void)state;
     ds_event e = event_of(DS_EVENT_TIMING);
     ds_stream s = made(0);
@@ -70,9 +68,9 @@ static void test_an_unrecorded_event_is_complete_and_has_no_device(void **state)
     ok(ds_event_synchronize(e));
     ok(ds_event_synchronize_for(e, 0));
     ok(ds_stream_wait_event(s, e));
-    fold(s, &h, 2);
+    fold(s, h, 2);
     ok(ds_stream_synchronize(s));
-    assert_int_equal(h, fold_host(1, 2));
+    assert_int_equal(*h, fold_host(1, 2));
     assert_true(same(device_of(e), nothing));
     ok(ds_event_destroy(e));
     ok(ds_stream_destroy(s));
@@ -101,7 +99,7 @@ static void test_a_record_on_another_device_is_refused_and_the_old_one_stays(voi
     two_devices();
     ds_stream zero = made(0), one = made(1);
     ok(ds_event_create(0, "probe", &e));
-    close_gate_on(zero, &g);
+    gate_close(zero, &g);
     ok(ds_event_record(e, zero));
     refused(ds_event_record(e, one), DS_ERR_DEVICE_MISMATCH); snprintf(place, sizeof place, "test_events.c:%d", __LINE__);
     assert_non_null(strstr(ds_last_error(), place));
@@ -177,7 +175,7 @@ static void test_an_event_is_not_ready_then_ready(void **state) {
     ds_event e = event_of(0);
     ds_stream s = made(0);
     ok(ds_event_query(e));
-    close_gate_on(s, &g);
+    gate_close(s, &g);
     ok(ds_event_record(e, s));
     for (int i = 0; i < 1000; i++) expect_not_reached(e); /* never blocks */
     gate_wait_entered(&g);
@@ -194,15 +192,15 @@ static void test_an_event_is_not_ready_then_ready(void **state) {
 
 static void test_a_record_covers_what_was_put_before_it_only(void **state) {
     gate g = { 0 };
-    uint64_t h = 1;
+    uint64_t *h = word(1);
     ds_event e;
     (void)state;
     ds_stream s = made(0);
-    for (uint64_t i = 0; i < 3; i++) fold(s, &h, i);
+    for (uint64_t i = 0; i < 3; i++) fold(s, h, i);
     ok(ds_stream_record_new(s, 0, &e));
-    close_gate_on(s, &g);
+    gate_close(s, &g);
     ok(ds_event_synchronize(e)); /* a hang here is the failure */
-    assert_int_equal(h, fold_host(fold_host(fold_host(1, 0), 1), 2));
+    assert_int_equal(*h, fold_host(fold_host(fold_host(1, 0), 1), 2));
     expect_pending(s);
     gate_open(&g);
     ok(ds_stream_synchronize(s));
@@ -211,29 +209,29 @@ static void test_a_record_covers_what_was_put_before_it_only(void **state) {
 }
 
 static void test_an_event_may_be_recorded_again_and_again(void **state) {
-    uint64_t h = 1, want = 1;
+    uint64_t *h = word(1), want = 1;
     (void)state;
     ds_event e = event_of(0);
     ds_stream s[2] = { made(0), made(0) };
     for (uint64_t i = 0; i < 200; i++) {
-        fold(s[0], &h, i);
+        fold(s[0], h, i);
         want = fold_host(want, i);
         ok(ds_event_record(e, s[0]));
         ok(ds_stream_wait_event(s[1], e));
-        fold(s[1], &h, i + 1);
+        fold(s[1], h, i + 1);
         want = fold_host(want, i + 1);
         ok(ds_event_record(e, s[1]));
         ok(ds_stream_wait_event(s[0], e));
         if (i % 20 == 0) {
             ok(ds_event_synchronize(e));
-            assert_int_equal(h, want);
+            assert_int_equal(*h, want);
             ok(ds_event_query(e));
         }
     }
     ok(ds_event_record(e, s[0]));
     ok(ds_device_synchronize(harness_device(0)));
     ok(ds_event_query(e));
-    assert_int_equal(h, want);
+    assert_int_equal(*h, want);
     ok(ds_event_destroy(e));
     ok(ds_stream_destroy(s[0]));
     ok(ds_stream_destroy(s[1]));
@@ -265,20 +263,20 @@ static void test_record_new_gives_an_event_with_its_flags_on_any_stream(void **s
 
 static void test_a_wait_orders_the_consumer_after_the_producer(void **state) {
     gate g = { 0 };
-    uint64_t h = 1;
+    uint64_t *h = word(1);
     (void)state;
     ds_event e = event_of(0);
     ds_stream s1 = made(0), s2 = made(0);
-    close_gate_on(s1, &g);
-    fold(s1, &h, 2);
+    gate_close(s1, &g);
+    fold(s1, h, 2);
     ok(ds_event_record(e, s1));
     ok(ds_stream_wait_event(s2, e));
-    fold(s2, &h, 3);
+    fold(s2, h, 3);
     expect_not_reached(e);
     expect_pending(s2);
     gate_open(&g);
     ok(ds_stream_synchronize(s2));
-    assert_int_equal(h, fold_host(fold_host(1, 2), 3));
+    assert_int_equal(*h, fold_host(fold_host(1, 2), 3));
     ok(ds_event_query(e));
     ok(ds_stream_query(s1));
     ok(ds_stream_query(s2));
@@ -289,22 +287,22 @@ static void test_a_wait_orders_the_consumer_after_the_producer(void **state) {
 
 static void test_a_wait_holds_later_work_only(void **state) {
     gate g = { 0 };
-    uint64_t before = 1, after = 1;
+    uint64_t *before = word(1), *after = word(1);
     ds_event e, passed;
     (void)state;
     ds_stream s1 = made(0), s2 = made(0);
-    close_gate_on(s1, &g);
+    gate_close(s1, &g);
     ok(ds_stream_record_new(s1, 0, &e));
-    fold(s2, &before, 2);
+    fold(s2, before, 2);
     ok(ds_stream_record_new(s2, 0, &passed));
     ok(ds_stream_wait_event(s2, e));
-    fold(s2, &after, 3);
+    fold(s2, after, 3);
     ok(ds_event_synchronize(passed));
-    assert_int_equal(before, fold_host(1, 2));
+    assert_int_equal(*before, fold_host(1, 2));
     expect_pending(s2);
     gate_open(&g);
     ok(ds_stream_synchronize(s2));
-    assert_int_equal(after, fold_host(1, 3));
+    assert_int_equal(*after, fold_host(1, 3));
     ok(ds_event_destroy(e));
     ok(ds_event_destroy(passed));
     ok(ds_stream_destroy(s1));
@@ -313,22 +311,22 @@ static void test_a_wait_holds_later_work_only(void **state) {
 
 static void test_wait_uses_the_record_at_call_time(void **state) {
     gate g = { 0 };
-    uint64_t h = 1;
+    uint64_t *h = word(1);
     (void)state;
     ds_event e = event_of(0);
     ds_stream slow = made(0), fast = made(0), waiter = made(0);
-    close_gate_on(slow, &g);
-    fold(slow, &h, 2);
+    gate_close(slow, &g);
+    fold(slow, h, 2);
     ok(ds_event_record(e, slow));
     ok(ds_stream_wait_event(waiter, e));
     ok(ds_event_record(e, fast)); /* before the wait has been executed */
     ok(ds_event_synchronize(e));  /* the new record */
     ok(ds_event_query(e));
-    fold(waiter, &h, 3);
+    fold(waiter, h, 3);
     expect_pending(waiter); /* the old one */
     gate_open(&g);
     ok(ds_stream_synchronize(waiter));
-    assert_int_equal(h, fold_host(fold_host(1, 2), 3));
+    assert_int_equal(*h, fold_host(fold_host(1, 2), 3));
     ok(ds_event_destroy(e));
     ok(ds_stream_destroy(slow));
     ok(ds_stream_destroy(fast));
@@ -343,7 +341,7 @@ static void test_a_later_record_does_not_delay_an_earlier_wait(void **state) {
     ok(ds_event_record(e, fast));
     ok(ds_stream_wait_event(waiter, e));
     ok(ds_stream_wait_event(waiter, unrecorded));
-    close_gate_on(slow, &g);
+    gate_close(slow, &g);
     ok(ds_event_record(e, slow));
     ok(ds_event_record(unrecorded, slow));
     ok(ds_stream_synchronize(waiter)); /* a hang here is the failure */
@@ -368,7 +366,7 @@ static void test_waiters_keep_each_its_record_over_many_records(void **state) {
     for (int i = 0; i < MANY; i++) {
         slow[i] = made(0);
         waiter[i] = made(i);
-        close_gate_on(slow[i], &g[i]);
+        gate_close(slow[i], &g[i]);
         ok(ds_event_record(e, slow[i]));
         ok(ds_stream_wait_event(waiter[i], e));
     }
@@ -387,21 +385,21 @@ static void test_waiters_keep_each_its_record_over_many_records(void **state) {
 
 static void test_a_stream_on_another_device_may_wait(void **state) {
     gate g = { 0 };
-    uint64_t h = 1;
+    uint64_t *h = word(1);
     (void)state;
     two_devices();
     ds_event e = event_of(0);
     ds_stream producer = made(0), consumer = made(1);
     ok(ds_device_set(harness_device(1)));
-    close_gate_on(producer, &g);
-    fold(producer, &h, 2);
+    gate_close(producer, &g);
+    fold(producer, h, 2);
     ok(ds_event_record(e, producer));
     ok(ds_stream_wait_event(consumer, e));
-    fold(consumer, &h, 3);
+    fold(consumer, h, 3);
     expect_pending(consumer);
     gate_open(&g);
     ok(ds_stream_synchronize(consumer));
-    assert_int_equal(h, fold_host(fold_host(1, 2), 3));
+    assert_int_equal(*h, fold_host(fold_host(1, 2), 3));
     ok(ds_event_destroy(e));
     ok(ds_stream_destroy(producer));
     ok(ds_stream_destroy(consumer));
@@ -417,7 +415,7 @@ static void test_a_stream_may_wait_for_several_events(void **state) {
     ds_stream waiter = made(0);
     for (int i = 0; i < MANY; i++) {
         s[i] = made(0);
-        close_gate_on(s[i], &g[i]);
+        gate_close(s[i], &g[i]);
         ok(ds_event_record(e, s[i]));
         ok(ds_stream_wait_event(waiter, e));
     }
@@ -436,12 +434,12 @@ static void test_many_streams_may_wait_for_one_event(void **state) {
     enum { MANY = 64 };
     gate g = { 0 };
     ds_stream s[MANY];
-    uint64_t h[MANY], shared = 1;
+    uint64_t *h = zeroed_words(MANY), *shared = word(1);
     ds_event e;
     (void)state;
     ds_stream producer = made(0);
-    close_gate_on(producer, &g);
-    fold(producer, &shared, 2);
+    gate_close(producer, &g);
+    fold(producer, shared, 2);
     ok(ds_stream_record_new(producer, 0, &e));
     for (int i = 0; i < MANY; i++) {
         s[i] = made(i);
@@ -454,7 +452,7 @@ static void test_many_streams_may_wait_for_one_event(void **state) {
     for (int i = 0; i < MANY; i++) {
         ok(ds_stream_synchronize(s[i]));
         assert_int_equal(h[i], fold_host((uint64_t)i, 2));
-        assert_int_equal(shared, fold_host(1, 2));
+        assert_int_equal(*shared, fold_host(1, 2));
         ok(ds_stream_destroy(s[i]));
     }
     ok(ds_event_destroy(e));
@@ -464,18 +462,18 @@ static void test_many_streams_may_wait_for_one_event(void **state) {
 static void test_a_ring_of_waits_keeps_one_order(void **state) {
     enum { RING = 20, ROUNDS = 20 };
     ds_stream s[RING];
-    uint64_t h = 1, want = 1;
+    uint64_t *h = word(1), want = 1;
     (void)state;
     ds_event e = event_of(0);
     for (int i = 0; i < RING; i++) s[i] = harness_stream(0, i & 1 ? DS_STREAM_BLOCKING : DS_STREAM_NON_BLOCKING);
     for (int i = 0; i < RING * ROUNDS; i++) {
         ok(ds_stream_wait_event(s[i % RING], e));
-        fold(s[i % RING], &h, (uint64_t)i);
+        fold(s[i % RING], h, (uint64_t)i);
         ok(ds_event_record(e, s[i % RING]));
         want = fold_host(want, (uint64_t)i);
     }
     ok(ds_event_synchronize(e));
-    assert_int_equal(h, want);
+    assert_int_equal(*h, want);
     for (int i = 0; i < RING; i++) ok(ds_stream_destroy(s[i]));
     ok(ds_event_destroy(e));
 }
@@ -485,7 +483,7 @@ static void test_a_stream_may_wait_for_its_own_event(void **state) {
     ds_event e;
     (void)state;
     ds_stream s = made(0);
-    close_gate_on(s, &g);
+    gate_close(s, &g);
     ok(ds_stream_record_new(s, 0, &e));
     ok(ds_stream_wait_event(s, e));
     expect_pending(s);
@@ -502,7 +500,7 @@ static void test_wait_in_a_scope_is_with_the_current_stream(void **state) {
     ds_event e = event_of(0);
     ds_stream producer = made(0), consumer = made(0), null;
     ok(ds_stream_default(harness_device(0), &null));
-    close_gate_on(producer, &g);
+    gate_close(producer, &g);
     ok(ds_event_record(e, producer));
     DS_STREAM_SCOPE(consumer) {
         ok(ds_stream_current(nothing, &current));
@@ -525,7 +523,7 @@ static void test_events_and_streams_of_all_kinds_work_together(void **state) {
     gate g = { 0 };
     ds_stream s[4], w;
     ds_stream_native native;
-    uint64_t h = 1, want = 1;
+    uint64_t *h = word(1), want = 1;
     (void)state;
     ds_stream made_here = made(0);
     ok(ds_stream_export(made_here, &native));
@@ -535,9 +533,9 @@ static void test_events_and_streams_of_all_kinds_work_together(void **state) {
     ok(ds_stream_per_thread(harness_device(0), &s[2]));
     s[3] = harness_stream(0, DS_STREAM_BLOCKING);
     ds_event e = event_of(DS_EVENT_TIMING);
-    close_gate_on(s[0], &g);
+    gate_close(s[0], &g);
     for (int i = 0; i < 40; i++) {
-        fold(s[i % 4], &h, (uint64_t)i);
+        fold(s[i % 4], h, (uint64_t)i);
         want = fold_host(want, (uint64_t)i);
         ok(ds_event_record(e, s[i % 4]));
         ok(ds_stream_wait_event(s[(i + 1) % 4], e));
@@ -545,7 +543,7 @@ static void test_events_and_streams_of_all_kinds_work_together(void **state) {
     expect_not_reached(e);
     gate_open(&g);
     ok(ds_event_synchronize(e));
-    assert_int_equal(h, want);
+    assert_int_equal(*h, want);
     ok(ds_device_synchronize(harness_device(0)));
     ok(ds_stream_destroy(w));
     ok(ds_stream_destroy(made_here));
@@ -557,21 +555,21 @@ static void test_events_and_streams_of_all_kinds_work_together(void **state) {
 
 static void test_destroying_an_event_does_not_release_its_waiters(void **state) {
     gate g = { 0 };
-    uint64_t h = 1;
+    uint64_t *h = word(1);
     ds_event e;
     (void)state;
     ds_stream producer = made(0), consumer = made(0);
-    close_gate_on(producer, &g);
-    fold(producer, &h, 2);
+    gate_close(producer, &g);
+    fold(producer, h, 2);
     ok(ds_stream_record_new(producer, DS_EVENT_TIMING, &e));
     ok(ds_stream_wait_event(consumer, e));
     ok(ds_event_destroy(e)); /* at once */
     refused(ds_event_query(e), DS_ERR_INVALID_HANDLE);
-    fold(consumer, &h, 3);
+    fold(consumer, h, 3);
     expect_pending(consumer);
     gate_open(&g);
     ok(ds_stream_synchronize(consumer));
-    assert_int_equal(h, fold_host(fold_host(1, 2), 3));
+    assert_int_equal(*h, fold_host(fold_host(1, 2), 3));
     ok(ds_stream_destroy(producer));
     ok(ds_stream_destroy(consumer));
 }
@@ -581,7 +579,7 @@ static void test_a_record_outlives_its_stream(void **state) {
     ds_event e;
     (void)state;
     ds_stream s = made(0), waiter = made(0);
-    close_gate_on(s, &g);
+    gate_close(s, &g);
     ok(ds_stream_record_new(s, 0, &e));
     ok(ds_stream_destroy(s));
     expect_not_reached(e);
@@ -609,14 +607,14 @@ static void test_synchronize_returns_when_the_record_is_reached(void **state) {
     ds_stream s = made(0);
     for (int i = 0; i < 60; i++) {
         gate g = { 0 };
-        uint64_t h = 1;
+        uint64_t *h = word(1);
         ds_event e;
-        close_gate_on(s, &g);
-        fold(s, &h, 2);
+        gate_close(s, &g);
+        fold(s, h, 2);
         ok(ds_stream_record_new(s, flags[i % 3], &e));
         pthread_t opener = spawn(open_when_entered, &g);
         ok(i & 1 ? ds_event_synchronize_for(e, UINT64_MAX) : ds_event_synchronize(e));
-        assert_int_equal(h, fold_host(1, 2));
+        assert_int_equal(*h, fold_host(1, 2));
         join(opener);
         ok(ds_event_destroy(e));
     }
@@ -628,7 +626,7 @@ static void test_a_timed_synchronize_gives_up_in_time(void **state) {
     ds_event e;
     (void)state;
     ds_stream s = made(0);
-    close_gate_on(s, &g);
+    gate_close(s, &g);
     ok(ds_stream_record_new(s, DS_EVENT_BLOCKING_WAIT, &e));
     assert_int_equal(ds_event_synchronize_for(e, 0), DS_NOT_READY);
     uint64_t start = now_ns();
@@ -652,13 +650,13 @@ static void *watch(void *user) {
 
 static void test_threads_may_wait_for_one_event_while_others_work(void **state) {
     gate g = { 0 };
-    uint64_t h = 1;
+    uint64_t *h = word(1);
     pthread_t thread[4];
     watcher w[4];
     ds_event e;
     (void)state;
     ds_stream s = made(0), mine = made(1);
-    close_gate_on(s, &g);
+    gate_close(s, &g);
     ok(ds_stream_record_new(s, 0, &e));
     for (int i = 0; i < 4; i++) {
         w[i].e = e;
@@ -667,7 +665,7 @@ static void test_threads_may_wait_for_one_event_while_others_work(void **state) 
     }
     for (uint64_t i = 0; i < 100; i++) {
         ds_event step;
-        fold(mine, &h, i);
+        fold(mine, h, i);
         ok(ds_stream_record_new(mine, 0, &step));
         ok(ds_event_synchronize(step));
         ok(ds_event_destroy(step));
@@ -691,7 +689,7 @@ static void test_events_are_asked_and_awaited_from_any_device(void **state) {
             ds_event e;
             ds_stream s = made(i);
             ok(ds_device_set(harness_device(at)));
-            close_gate_on(s, &g);
+            gate_close(s, &g);
             ok(ds_stream_record_new(s, 0, &e));
             expect_not_reached(e);
             gate_open(&g);
@@ -716,7 +714,7 @@ static void test_elapsed_names_the_first_thing_that_is_missing(void **state) {
     assert_true(ms == 0);
     ok(ds_event_record(untimed, zero));
     ok(ds_event_record(timed, zero));
-    close_gate_on(slow, &g);
+    gate_close(slow, &g);
     ok(ds_event_record(pending, slow));
     ok(ds_stream_synchronize(zero));
     refused(ds_event_elapsed_ms(timed, untimed, &ms), DS_ERR_NO_TIMING);
@@ -769,7 +767,7 @@ static void test_elapsed_measures_the_time_between_the_records(void **state) {
     ok(ds_device_set(harness_device(0))); /* any current device will do */
     uint64_t before = now_ns();
     ok(ds_event_record(start, s));
-    close_gate_on(s, &g);
+    gate_close(s, &g);
     ok(ds_event_record(end, s));
     ok(ds_event_synchronize(start));
     let_pass(5000000);
@@ -793,7 +791,7 @@ static void test_the_time_is_when_the_stream_reaches_the_record_not_when_it_was_
     ds_event start, end;
     (void)state;
     ds_stream s = made(0);
-    close_gate_on(s, &g);
+    gate_close(s, &g);
     ok(ds_stream_record_new(s, DS_EVENT_TIMING, &start));
     let_pass(200000000);
     ok(ds_stream_record_new(s, DS_EVENT_TIMING, &end));
@@ -813,11 +811,11 @@ static void test_elapsed_of_work_is_positive_on_every_kind_of_stream(void **stat
     ok(ds_stream_legacy(harness_device(0), &s[1]));
     ok(ds_stream_per_thread(harness_device(0), &s[2]));
     for (int i = 0; i < 3; i++) {
-        uint64_t h = 1;
+        uint64_t *h = word(1);
         double ms = 0;
         ds_event start, end;
         ok(ds_stream_record_new(s[i], DS_EVENT_CUPY, &start));
-        for (uint64_t n = 0; n < 200; n++) fold(s[i], &h, n);
+        for (uint64_t n = 0; n < 200; n++) fold(s[i], h, n);
         ok(ds_stream_record_new(s[i], DS_EVENT_CUPY, &end));
         ok(ds_stream_synchronize(s[i]));
         ok(ds_event_elapsed_ms(start, end, &ms));

@@ -39,6 +39,11 @@ static int mix_kernel(size_t first, size_t count, const void *args) {
     return 0;
 }
 
+static ds_kernel make_mix(size_t grain) {
+    static const ds_param params[] = { PARAM(READ_WRITE, mix_args, h), PARAM(VALUE, mix_args, n), PARAM_FIRST, PARAM_COUNT };
+    return harness_kernel("mix", mix_kernel, sizeof(mix_args), params, 4, grain);
+}
+
 typedef struct mix_payload { uint64_t *h; size_t words; uint64_t n; _Atomic int *alive; } mix_payload;
 
 static void mix_host(void *user) {
@@ -91,6 +96,7 @@ typedef struct program {
     buffer buffers[MAX_BUFFERS];
     buffer scratch[MAX_DEVICES]; /* what only the legacy stream of a device works on */
     int lane_count, buffer_count, device_count;
+    int reach[MAX_DEVICES][MAX_DEVICES]; /* kernels of the first on memory of the second */
     ds_event pool[MAX_DEVICES][POOL]; /* recorded again and again, a device's own */
     ds_kernel k;
     uint64_t *spare; /* ordinary host memory */
@@ -105,10 +111,12 @@ static void must(program *p, ds_result r, int line) {
 }
 #define MUST(call) must(p, (call), __LINE__)
 
+/* A host function reaches device memory only where that is host memory. */
 static void run_mix(program *p, lane *l, buffer *b) {
     uint64_t n = draw(&p->rng) >> 32;
+    size_t way = below(&p->rng, 6);
     mix(b->oracle, 0, p->words, n);
-    switch (below(&p->rng, 6)) {
+    switch (b->kind && !harness_is_cpu() ? 6 : way) {
     case 0: MUST(ds_launch_host_func(l->s, mix_host, make_payload(b->p, p->words, n, &p->payloads), mix_drop)); break;
     case 1: MUST(ds_add_callback(l->s, mix_callback, make_payload(b->p, p->words, n, &p->payloads), mix_drop)); break;
     default: MUST(ds_launch(p->k, p->words, &(mix_args){ b->p, n }, sizeof(mix_args), l->s)); break;
@@ -186,7 +194,7 @@ static void fill_some(program *p, lane *l, buffer *b) {
     MUST(ds_fill(b->p + first, v, 4, count * 2, l->s));
 }
 
-static void upload(program *p, lane *l, buffer *b) { /* ordinary memory: the call waits, so spare can be used again */
+static void upload(program *p, lane *l, buffer *b) { /* ordinary memory: spare can be used again when the call returns */
     for (size_t i = 0; i < p->words; i++) b->oracle[i] = p->spare[i] = draw(&p->rng);
     MUST(ds_copy(b->p, p->spare, p->words * 8, l->s));
 }
@@ -209,6 +217,7 @@ static void run_one(program *p) {
     buffer *b = &p->buffers[bi], *c = &p->buffers[ci];
     size_t what = below(&p->rng, 32);
     if (what == 31) { replace_stream(p, l); return; }
+    if (what > 10 && b->kind && !p->reach[l->device][b->kind - 1]) what = 8;
     order_after(p, b, to);
     if (what < 8 && bi != ci) {
         order_after(p, c, to);
@@ -254,6 +263,7 @@ static void make_buffer(program *p, buffer *b, int kind) {
     b->p = mem;
     for (size_t i = 0; i < p->words; i++) b->oracle[i] = p->spare[i] = draw(&p->rng);
     MUST(ds_copy(b->p, p->spare, bytes, p->lanes[0].s));
+    MUST(ds_stream_synchronize(p->lanes[0].s));
 }
 
 /* Reads the buffer behind its last access, with no other synchronisation, and compares. */
@@ -291,8 +301,10 @@ static void begin(program *p, uint64_t seed) {
     p->buffer_count = 2 + (int)below(&p->rng, MAX_BUFFERS - 1);
     p->spare = malloc(p->words * 8);
     assert_non_null(p->spare);
-    MUST(ds_kernel_create(&(ds_kernel_desc){ .name = "mix", .cpu_fn = mix_kernel, .args_size = sizeof(mix_args),
-                                             .grain = below(&p->rng, 2) ? 0 : 512 }, &p->k));
+    p->k = make_mix(below(&p->rng, 2) ? 0 : 512);
+    for (int i = 0; i < p->device_count; i++)
+        for (int k = 0; k < p->device_count; k++)
+            MUST(ds_device_can_access_peer(harness_device(i), harness_device(k), &p->reach[i][k]));
     make_lanes(p);
     for (int i = 0; i < p->buffer_count; i++) make_buffer(p, &p->buffers[i], (int)below(&p->rng, (size_t)p->device_count + 1));
     for (int d = 0; d < p->device_count; d++) {
@@ -421,7 +433,7 @@ static void begin_crowd(crowd *c, uint64_t seed) {
     uint64_t rng = seed;
     memset(c, 0, sizeof *c);
     c->seed = seed;
-    ok(ds_kernel_create(&(ds_kernel_desc){ .name = "mix", .cpu_fn = mix_kernel, .args_size = sizeof(mix_args) }, &c->k));
+    c->k = make_mix(0);
     for (int i = 0; i < SHARED; i++) {
         void *p;
         ok(ds_host_alloc(SHARED_WORDS * 8, &p));

@@ -1,16 +1,33 @@
 #include <signal.h>
+#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 #include "harness.h"
+#include "kernels_ptx.h"
+
+extern char **environ;
 
 #define FOLD_P 1099511628211u
+enum { WORDS = 6144, GATES = 2048 };
 
 static const char *running = "no test"; /* name and lines */
+static pthread_t test_thread;
 static int passed;
 static _Atomic int gates_void; /* a failed test does not open its gates itself */
+
+/* What word and gate_close hand out, the kernels' words last. On CUDA the whole is registered at its first use. */
+static struct {
+    _Alignas(4096) uint64_t words[WORDS];
+    _Atomic uint32_t gates[GATES][2];
+} pool;
+static size_t words_taken, gates_taken;
+static int pool_registered;
+static ds_kernel fold_kernel, gate_kernel;
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* of all these */
 
 static void timed_out(int signal_number) {
     static const char what[] = "\ntimed out: ";
@@ -21,22 +38,98 @@ static void timed_out(int signal_number) {
     _exit(124);
 }
 
-int harness_setup(void **state) {
+static unsigned timeout_s(void) {
     const char *seconds = getenv("DS_TEST_TIMEOUT");
+    return seconds ? (unsigned)atoi(seconds) : 60;
+}
+
+int harness_setup(void **state) {
     const struct harness_test *test = *state;
     running = test->name;
     passed = 0;
+    test_thread = pthread_self();
+    words_taken = gates_taken = 0; /* the devices are idle */
     signal(SIGALRM, timed_out);
-    alarm(seconds ? (unsigned)atoi(seconds) : 60);
+    alarm(timeout_s());
     return 0;
 }
+
+/* ---- a process of its own ---- */
+
+int harness_wants(const struct harness_test *test) {
+    const char *alone = getenv("DS_TEST_ALONE");
+    return test->where & (harness_is_cpu() ? HARNESS_CPU : HARNESS_CUDA) && (!alone || !strcmp(alone, test->fn_name));
+}
+
+static int await(pid_t child) {
+    uint64_t end = now_ns() + timeout_s() * 900000000ull; /* before the deadline of the test that waits */
+    int status = -1;
+    while (waitpid(child, &status, WNOHANG) == 0) {
+        if (now_ns() > end) { /* a child that hangs must not outlive the test */
+            kill(child, SIGKILL);
+            waitpid(child, &status, 0);
+            return -1;
+        }
+        nanosleep(&(struct timespec){ 0, 1000000 }, NULL);
+    }
+    return status;
+}
+
+int harness_respawn(const char *const settings[], FILE *output) {
+    static char no_log[] = "DS_TEST_LOG=";
+    char path[4096], *argv[] = { path, NULL };
+    size_t n = 0, own = 0;
+    ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
+    assert_true(length > 0);
+    path[length] = 0;
+    while (environ[n]) n++;
+    char **env = malloc((n + 5) * sizeof *env);
+    assert_non_null(env);
+    for (; settings[own]; own++) env[own] = strdup(settings[own]); /* the first of a name counts */
+    env[own] = no_log;
+    memcpy(env + own + 1, environ, (n + 1) * sizeof *env);
+    pid_t child;
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    if (output) {
+        posix_spawn_file_actions_adddup2(&actions, fileno(output), 1);
+        posix_spawn_file_actions_adddup2(&actions, fileno(output), 2);
+    }
+    int failed = posix_spawn(&child, path, &actions, NULL, argv, env), status = failed ? -1 : await(child);
+    posix_spawn_file_actions_destroy(&actions);
+    for (size_t i = 0; i < own; i++) free(env[i]);
+    free(env);
+    return status;
+}
+
+static void run_alone(const struct harness_test *test) {
+    char mark[200], line[1000];
+    FILE *output = tmpfile();
+    assert_non_null(output);
+    snprintf(mark, sizeof mark, "DS_TEST_ALONE=%s", test->fn_name);
+    int status = harness_respawn((const char *const[]){ mark, test->setting, NULL }, output), skipped = 0;
+    rewind(output);
+    while (fgets(line, sizeof line, output)) {
+        skipped |= strstr(line, "SKIPPED") != NULL;
+        if (status != 0) fprintf(stderr, "    | %s", line);
+    }
+    fclose(output);
+    if (status == 0 && skipped) skip();
+    if (status == -1) fail_msg("the process of this test did not end in time");
+    if (status != 0) fail_msg("the process of this test ended with status 0x%x", (unsigned)status);
+}
+
+static int is_alone(void) { return getenv("DS_TEST_ALONE") != NULL; }
+
+/* ---- around a test ---- */
 
 void harness_run(void **state) {
     /* A test that fails leaves work behind that points into its frame: no later call may be as deep before it is drained. */
     volatile char gap[256 << 10];
     const struct harness_test *test = *state;
     gap[0] = 1;
-    test->fn(state);
+    if (test->where & HARNESS_ALONE && !harness_is_cpu() && !is_alone()) run_alone(test);
+    else test->fn(state);
     passed = gap[0]; /* not reached when it failed: cmocka jumps out */
 }
 
@@ -49,20 +142,32 @@ static int pop_frames(void) {
     return popped;
 }
 
+static void open_all_gates(void) {
+    gates_void = 1;
+    for (size_t i = 0; i < gates_taken && i < GATES; i++) pool.gates[i][1] = 1;
+}
+
+/* Drains the devices, and what a test has made current is so no longer; 1 when something of it failed. */
+static int back_to_the_start(void) {
+    int count = 0, bad = ds_device_count((ds_device_type)type_under_test(), &count) != DS_OK;
+    for (int i = count - 1; i >= 0; i--) { /* device 0 last: use makes the device current too */
+        ds_device d = { type_under_test(), i };
+        ds_stream s;
+        bad |= (harness_is_cpu() ? ds_device_reset(d) : ds_device_synchronize(d)) != DS_OK;
+        bad |= ds_stream_default(d, &s) != DS_OK || ds_stream_use(s, 0, NULL) != DS_OK;
+    }
+    return bad;
+}
+
 int harness_teardown(void **state) {
-    int count = 0, bad = 0;
+    int bad = 0;
     (void)state;
-    gates_void = !passed;
-    if (ds_device_count((ds_device_type)type_under_test(), &count) != DS_OK) bad = 1;
+    if (!passed) open_all_gates();
     if (pop_frames() && passed) {
         fprintf(stderr, "after %s: a frame was left behind\n", running);
         bad = 1;
     }
-    for (int i = 0; i < count && harness_is_cpu(); i++) bad |= ds_device_reset(ds_cpu(i)) != DS_OK;
-    for (int i = count - 1; i >= 0; i--) { /* device 0 last: use makes the device current too */
-        ds_stream s;
-        bad |= ds_stream_default((ds_device){ type_under_test(), i }, &s) != DS_OK || ds_stream_use(s, 0, NULL) != DS_OK;
-    }
+    if (!is_alone()) bad |= back_to_the_start(); /* alone there is no next test, and perhaps no device */
     if (bad) fprintf(stderr, "after %s: %s\n", running, ds_last_error());
     alarm(0);
     gates_void = 0;
@@ -77,6 +182,7 @@ int harness_teardown(void **state) {
 }
 
 void harness_die(const char *call, ds_result result) {
+    if (pthread_equal(pthread_self(), test_thread)) fail_msg("%s is %s: %s", call, ds_result_name(result), ds_last_error());
     fprintf(stderr, "%s: %s is %s: %s\n", running, call, ds_result_name(result), ds_last_error());
     abort();
 }
@@ -87,6 +193,34 @@ void harness_sentence(const char *text, const char *call) {
 
 void harness_nap(void) { nanosleep(&(struct timespec){ 0, 50000 }, NULL); }
 
+/* ---- words and gates ---- */
+
+/* The index of the first of `count` entries of the pool. */
+static size_t take(size_t *taken, size_t count, size_t limit) {
+    ds_result r = DS_OK;
+    pthread_mutex_lock(&mutex);
+    if (!pool_registered && !harness_is_cpu()) pool_registered = (r = ds_host_register(&pool, sizeof pool)) == DS_OK;
+    size_t at = *taken;
+    int fits = count <= limit - at;
+    if (fits) *taken += count;
+    pthread_mutex_unlock(&mutex);
+    if (r != DS_OK) harness_die("ds_host_register(&pool, sizeof pool)", r);
+    if (!fits) harness_die("the pool has too few words", DS_ERR_LIMIT_EXCEEDED);
+    return at;
+}
+
+uint64_t *zeroed_words(size_t count) {
+    uint64_t *p = &pool.words[take(&words_taken, count, WORDS)];
+    memset(p, 0, count * sizeof *p);
+    return p;
+}
+
+uint64_t *word(uint64_t value) {
+    uint64_t *p = zeroed_words(1);
+    *p = value;
+    return p;
+}
+
 void gate_fn(void *pointer) {
     gate *g = pointer;
     if (gates_void) return;
@@ -94,25 +228,68 @@ void gate_fn(void *pointer) {
     while (!gates_void && !g->open) harness_nap();
 }
 
-void gate_open(gate *g) { g->open = 1; }
+typedef struct gate_args {
+    _Atomic uint32_t *entered, *open;
+} gate_args;
+
+static ds_kernel get_kernel(ds_kernel *kept, const char *name, ds_kernel_fn cpu_fn, size_t args_size, const ds_param *params) {
+    pthread_mutex_lock(&mutex);
+    ds_kernel kernel = *kept;
+    pthread_mutex_unlock(&mutex);
+    if (kernel.id) return kernel;
+    ds_kernel made = harness_kernel(name, cpu_fn, args_size, params, 2, 0);
+    pthread_mutex_lock(&mutex);
+    if (!kept->id) *kept = made;
+    kernel = *kept;
+    pthread_mutex_unlock(&mutex);
+    if (kernel.id != made.id) ok_thread(ds_kernel_destroy(made));
+    return kernel;
+}
+
+void gate_close(ds_stream s, gate *g) {
+    static const ds_param params[] = { PARAM(WRITE, gate_args, entered), PARAM(READ, gate_args, open) };
+    if (harness_is_cpu()) {
+        ok_thread(ds_launch_host_func(s, gate_fn, g, NULL));
+        return;
+    }
+    if (!g->words) { /* a gate may close several streams */
+        _Atomic uint32_t *words = pool.gates[take(&gates_taken, 1, GATES)];
+        words[0] = 0;
+        words[1] = (uint32_t)g->open;
+        g->words = words;
+    }
+    gate_args a = { g->words, g->words + 1 };
+    ok_thread(ds_launch(get_kernel(&gate_kernel, "gate", NULL, sizeof a, params), 1, &a, sizeof a, s));
+}
+
+void gate_open(gate *g) {
+    _Atomic uint32_t *words = g->words;
+    if (words) words[1] = 1;
+    g->open = 1; /* last: the gate may be gone then */
+}
+
+static int entered(const gate *g) {
+    const _Atomic uint32_t *words = g->words;
+    return g->entered || (words && words[0]);
+}
 
 void gate_wait_entered(gate *g) {
-    while (!g->entered) harness_nap();
+    while (!entered(g)) harness_nap();
 }
 
 static void pass(void *user) { (void)user; }
 
 void gate_expect_unentered(gate *g) {
-    uint64_t h = 0;
+    uint64_t *h = word(0);
     for (int round = 0; round < 3; round++)
         for (int i = 0; i < harness_device_count(); i++) {
             ds_stream s = harness_stream(i, DS_STREAM_NON_BLOCKING);
             ok(ds_launch_host_func(s, pass, NULL, NULL));
-            fold(s, &h, 1);
+            fold(s, h, 1);
             ok(ds_stream_synchronize(s));
             ok(ds_stream_destroy(s));
         }
-    assert_int_equal(g->entered, 0);
+    assert_int_equal(entered(g), 0);
 }
 
 pthread_t spawn(void *(*fn)(void *), void *arg) {
@@ -136,6 +313,8 @@ int harness_device_count(void) {
 
 ds_device harness_device(int i) { return (ds_device){ type_under_test(), i % harness_device_count() }; }
 
+void two_devices(void) { if (harness_device_count() < 2) skip(); }
+
 ds_stream harness_stream(int device, unsigned flags) {
     ds_stream s;
     ok(ds_stream_create(&(ds_stream_desc){ .device = harness_device(device), .flags = flags }, &s));
@@ -146,6 +325,41 @@ uint64_t now_ns(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* ---- kernels ---- */
+
+/* Those of one item have a block of one thread. */
+#define KERNELS(X) \
+    X(fold, 1) X(gate, 1) X(spin, 1) X(store, 1) X(add, 1) X(thrice, 1) X(count, 1) X(explode, 0) X(none, 0) X(big, 1) X(odd, 1) \
+    X(tally, 0) X(step, 0) X(step4, 0) X(mix, 0) X(whereabouts, 0) X(turn_around, 0) X(rows, 0)
+
+static const struct {
+    const char *name, *image;
+    unsigned block;
+} cuda_forms[] = {
+#define CUDA_FORM(name, block) { #name, ptx_##name, block },
+    KERNELS(CUDA_FORM)
+};
+
+ds_kernel_cuda harness_cuda_form(const char *name) {
+    for (size_t i = 0; i < sizeof cuda_forms / sizeof *cuda_forms; i++)
+        if (!strcmp(cuda_forms[i].name, name))
+            return (ds_kernel_cuda){ .image = cuda_forms[i].image, .entry = cuda_forms[i].name, .block = cuda_forms[i].block };
+    return (ds_kernel_cuda){ 0 };
+}
+
+ds_kernel harness_kernel(const char *name, ds_kernel_fn cpu_fn, size_t args_size, const ds_param *params, size_t param_count,
+                         size_t grain) {
+    ds_kernel kernel;
+    ds_kernel_desc desc = { .name = name, .cpu_fn = cpu_fn, .args_size = args_size, .params = params, .param_count = param_count,
+                            .grain = grain, .cuda = harness_cuda_form(name) };
+    ok_thread(ds_kernel_create(&desc, &kernel));
+#ifdef ds_kernel_load
+    for (int i = 0; i < harness_device_count() && desc.cuda.image && !harness_is_cpu(); i++)
+        ok_thread(ds_kernel_load(kernel, harness_device(i)));
+#endif
+    return kernel;
 }
 
 typedef struct fold_args {
@@ -160,21 +374,9 @@ static int fold_item(size_t first, size_t count, const void *args) {
     return 0;
 }
 
-static pthread_mutex_t fold_mutex = PTHREAD_MUTEX_INITIALIZER;
-static ds_kernel fold_kernel;
-
 ds_kernel harness_fold_kernel(void) {
-    static const ds_param params[] = {
-        { DS_PARAM_READ_WRITE, offsetof(fold_args, h), sizeof(uint64_t *) },
-        { DS_PARAM_VALUE, offsetof(fold_args, n), sizeof(uint64_t) },
-    };
-    pthread_mutex_lock(&fold_mutex);
-    if (!fold_kernel.id)
-        ok_thread(ds_kernel_create(&(ds_kernel_desc){ .name = "fold", .cpu_fn = fold_item, .args_size = sizeof(fold_args),
-                                                      .params = params, .param_count = 2 }, &fold_kernel));
-    ds_kernel kernel = fold_kernel;
-    pthread_mutex_unlock(&fold_mutex);
-    return kernel;
+    static const ds_param params[] = { PARAM(READ_WRITE, fold_args, h), PARAM(VALUE, fold_args, n) };
+    return get_kernel(&fold_kernel, "fold", fold_item, sizeof(fold_args), params);
 }
 
 void fold(ds_stream s, uint64_t *h, uint64_t n) {
@@ -184,12 +386,32 @@ void fold(ds_stream s, uint64_t *h, uint64_t n) {
 
 uint64_t fold_host(uint64_t h, uint64_t n) { return h * FOLD_P + n; }
 
-void harness_forget(void) { fold_kernel.id = 0; }
+void harness_forget(void) {
+    fold_kernel.id = gate_kernel.id = 0;
+    pool_registered = 0;
+}
 
 void harness_shutdown(void) {
     if (fold_kernel.id) ok(ds_kernel_destroy(fold_kernel));
+    if (gate_kernel.id) ok(ds_kernel_destroy(gate_kernel));
+    if (pool_registered) ok(ds_host_unregister(&pool));
     ok(ds_shutdown());
     harness_forget();
+}
+
+void harness_recover(int device) {
+    if (harness_is_cpu()) {
+        ok(ds_device_reset(harness_device(device)));
+        return;
+    }
+    refused(ds_device_reset(harness_device(device)), DS_ERR_UNSUPPORTED);
+    refused(ds_shutdown(), DS_ERR_FAILED);
+    harness_forget();
+}
+
+void harness_restart(const ds_init_desc *desc) {
+    harness_shutdown();
+    if (desc) ok(ds_init(desc));
 }
 
 void payload_run(void *user) { ((payload *)user)->ran++; }

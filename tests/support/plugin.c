@@ -5,6 +5,7 @@
 #include "devstream.h"
 
 #include <stddef.h>
+#include "kernels_ptx.h"
 
 #define EXPORT __attribute__((visibility("default")))
 
@@ -44,12 +45,19 @@ EXPORT int plugin_use(void) {
     ds_stream s, own;
     ds_event e;
     ds_kernel k;
+    static const ds_param params[] = { { DS_PARAM_READ_WRITE, offsetof(add_args, h), sizeof(uint64_t *) },
+                                       { DS_PARAM_VALUE, offsetof(add_args, n), sizeof(uint64_t) } };
     ds_kernel_desc desc = { 0 };
     void *h, *dev;
     int result;
     desc.name = "add";
     desc.cpu_fn = add_kernel;
     desc.args_size = sizeof(add_args);
+    desc.params = params;
+    desc.param_count = 2;
+    desc.cuda.image = ptx_thrice;
+    desc.cuda.entry = "thrice";
+    desc.cuda.block = 1;
     if (ds_stream_create(NULL, &s) < 0 || ds_stream_per_thread(ds_device_current(), &own) < 0) return 1;
     if (ds_kernel_create(&desc, &k) < 0) return 2;
     if (ds_host_alloc(8, &h) < 0 || ds_alloc(ds_device_current(), 8, &dev) < 0) return 3;
