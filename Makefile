@@ -19,10 +19,20 @@ CUDA_HOME ?= $(firstword $(foreach d,$(NVCC_HOME) /usr/local/cuda,$(if $(wildcar
 export CC CUDA_HOME
 
 CONFORMANCE := $(patsubst %.c,$(B)/%.o,$(wildcard tests/conformance/*.c) tests/support/harness.c)
-UNIT        := $(patsubst tests/unit/%.c,$(B)/unit/%,$(wildcard tests/unit/*.c))
 LOG         := $(B)/executed.log
+# Through the CUDA driver: with the stand-in for cudart as objects, with cudart as a shared library (the stand-in's or NVIDIA's),
+# and with the static one.
+ifneq ($(CUDA_HOME),)
+CUDA_FLAGS  := -DDEVSTREAM_CUDA -I$(CUDA_HOME)/include
+STANDIN     := $(patsubst tests/support/standin/%.c,$(B)/standin/%.o,$(wildcard tests/support/standin/*.c))
+UNIT        := $(patsubst tests/unit/%.c,$(B)/unit/%,$(wildcard tests/unit/*.c))
+FAULT       := $(patsubst tests/fault/%.c,$(B)/fault/%,$(wildcard tests/fault/*.c))
+ON_CUDA     := $(B)/conformance-standin $(B)/conformance-shared $(B)/conformance-static $(B)/lib/libcudart.so.13
+endif
 
-.PHONY: help demo examples check conformance unit features build-tests compile-matrix asan tsan model bench docs \
+TEST_ENV    := DEVSTREAM_CPU_DEVICES=2 DS_TEST_LOG=$(abspath $(LOG)) DS_TEST_PLUGIN=$(abspath $(B)/plugin.so)
+
+.PHONY: help demo examples check conformance conformance-cuda conformance-linked unit fault mutants kernels check-gpu features build-tests compile-matrix asan tsan model bench docs \
         amalgamate lint install-deps cmocka clean force
 .DELETE_ON_ERROR:
 
@@ -39,18 +49,47 @@ examples: $(patsubst %.c,$(B)/%,$(wildcard examples/*.c)) ## build hello, demo a
 check: cmocka ## all tests with the default compiler
 	$(SUBMAKE) -j$(JOBS) build-tests
 	$(SUBMAKE) conformance
+	$(SUBMAKE) conformance-cuda
 	$(SUBMAKE) unit
+	$(SUBMAKE) fault
 	$(SUBMAKE) features
 	@JOBS=$(JOBS) tests/compile/run.sh --fast
 
-build-tests: $(B)/conformance $(B)/plugin.so $(UNIT)
+build-tests: $(B)/conformance $(B)/plugin.so $(UNIT) $(FAULT) $(ON_CUDA)
 
 conformance: cmocka $(B)/conformance $(B)/plugin.so ## only the conformance suite
 	@rm -f $(LOG)
-	@DEVSTREAM_CPU_DEVICES=2 DS_TEST_LOG=$(abspath $(LOG)) DS_TEST_PLUGIN=$(abspath $(B)/plugin.so) $(RUN) $(B)/conformance
+	@$(TEST_ENV) $(RUN) $(B)/conformance
+
+conformance-cuda: cmocka $(B)/plugin.so $(ON_CUDA) ## the conformance suite through the CUDA driver and the stand-in for cudart
+ifeq ($(CUDA_HOME),)
+	@echo "skip  the CUDA driver: no toolkit found (CUDA_HOME)"
+else
+	@DS_TEST_DRIVER=cuda $(TEST_ENV) $(RUN) $(B)/conformance-standin
+endif
+
+# As a user has it: linked with libcudart, whose place the stand-in takes at run time; and the binary that starts without a driver.
+conformance-linked: cmocka $(B)/plugin.so $(ON_CUDA) ## the same, with a shared cudart; and without a driver, with the static one
+ifneq ($(CUDA_HOME),)
+	@echo "== shared library, stand-in" && DS_TEST_DRIVER=cuda $(TEST_ENV) LD_LIBRARY_PATH=$(B)/lib $(RUN) $(B)/conformance-shared
+	@echo "== cudart_static, no driver" && DS_TEST_DRIVER=cpu $(TEST_ENV) $(RUN) $(B)/conformance-static
+endif
 
 unit: cmocka $(UNIT) ## only the unit tests
 	@for test in $(UNIT); do $(RUN) $$test || exit 1; done
+
+fault: cmocka $(FAULT) ## which calls the CUDA driver makes, and a fault at each of them
+	@for test in $(FAULT); do $(RUN) $$test || exit 1; done
+
+mutants: cmocka ## seeded defects of the CUDA driver: the tests must catch each
+	$(SUBMAKE) -j$(JOBS) build-tests
+	@B=$(B) JOBS=$(JOBS) tests/fault/mutants/run.sh
+
+kernels: ## compile kernels/ to PTX and write it into the files that hold it (clang 14)
+	@tools/kernels.sh
+
+check-gpu: cmocka $(B)/plugin.so $(ON_CUDA) $(B)/bench-cuda ## the same tests, probes and benchmarks on a real GPU; writes docs/gpu/
+	@tests/gpu/run.sh $(B)/conformance-static $(B)/bench-cuda
 
 features: ## compare docs/features.md with the tests that were executed
 	@tools/features.sh docs/features.md $(LOG) devstream.h devstream_cpu.h
@@ -65,7 +104,9 @@ asan: export UBSAN_OPTIONS ?= print_stacktrace=1
 asan tsan: cmocka
 	$(SUBMAKE) MODE=$@ -j$(JOBS) build-tests
 	$(SUBMAKE) MODE=$@ conformance
+	$(SUBMAKE) MODE=$@ conformance-cuda
 	$(SUBMAKE) MODE=$@ unit
+	$(SUBMAKE) MODE=$@ fault
 asan: ## the tests with the address and undefined-behaviour sanitizers
 tsan: ## the tests with the thread sanitizer
 
@@ -98,7 +139,7 @@ null    :=
 TIDY    := $(subst $(null) ,,$(TIDY))
 
 install-deps: ## install what all targets need (apt, dnf, pacman, apk, zypper)
-	@tools/install-deps.sh check docs matrix bench model
+	@tools/install-deps.sh check docs matrix bench model kernels
 
 clean: ## remove build/
 	rm -rf build
@@ -127,10 +168,50 @@ $(B)/conformance: $(CONFORMANCE) $(B)/devstream.o
 $(B)/plugin.so: tests/support/plugin.c $(B)/flags
 	$(COMPILE) -std=gnu11 -fPIC -shared $< -o $@ $(LDFLAGS) -pthread
 
-# A unit test takes the implementation into its own file.
-$(B)/unit/%: tests/unit/%.c $(B)/flags
+$(B)/cuda/devstream.o: devstream.c $(B)/flags
 	@mkdir -p $(@D)
-	$(COMPILE) -std=gnu11 -Itests/support $< -o $@ $(LDFLAGS) -lcmocka -pthread -ldl -lm
+	$(COMPILE) -std=c11 $(CUDA_FLAGS) -c $< -o $@
+
+$(B)/standin/%.o: tests/support/standin/%.c $(B)/flags
+	@mkdir -p $(@D)
+	$(COMPILE) -std=gnu11 -fPIC $(CUDA_FLAGS) -c $< -o $@
+
+# The functions that take a stream have a second name each, under which NULL means the thread's own one.
+$(B)/standin-ptsz.o: tests/support/standin/names.c $(B)/flags
+	$(COMPILE) -std=gnu11 -fPIC $(CUDA_FLAGS) -DCUDA_API_PER_THREAD_DEFAULT_STREAM -c $< -o $@
+
+# The name and the symbol versions of NVIDIA's. It must stay loaded while its threads live.
+$(B)/lib/libcudart.so.13: $(STANDIN) $(B)/standin-ptsz.o tests/support/standin/standin.map
+	@mkdir -p $(@D)
+	$(LINK) -shared $(filter %.o,$^) -o $@ -Wl,-soname,libcudart.so.13 -Wl,--version-script=tests/support/standin/standin.map \
+	    -Wl,-z,nodelete -pthread -lm
+
+$(B)/conformance-standin: $(CONFORMANCE) $(B)/cuda/devstream.o $(STANDIN)
+	$(LINK) $^ -o $@ -lcmocka -pthread -ldl -lm
+
+$(B)/conformance-shared: $(CONFORMANCE) $(B)/cuda/devstream.o
+	$(LINK) $^ -o $@ -lcmocka -L$(CUDA_HOME)/lib64 -lcudart -pthread -ldl -lm
+
+$(B)/conformance-static: $(CONFORMANCE) $(B)/cuda/devstream.o
+	$(LINK) $^ -o $@ -lcmocka -L$(CUDA_HOME)/lib64 -lcudart_static -pthread -ldl -lrt -lm
+
+$(B)/bench-cuda: bench/cuda.c $(B)/cuda/devstream.o
+	$(COMPILE) -std=gnu11 -Ibench $(CUDA_FLAGS) $^ -o $@ $(LDFLAGS) -L$(CUDA_HOME)/lib64 -lcudart_static -pthread -ldl -lrt -lm
+
+$(B)/bench-standin: bench/cuda.c $(B)/cuda/devstream.o $(STANDIN)
+	$(COMPILE) -std=gnu11 -Ibench $(CUDA_FLAGS) $^ -o $@ $(LDFLAGS) -pthread -ldl -lm
+
+# Tests of the stand-in and of the device code, and of the CUDA driver upon the stand-in.
+$(B)/unit/%: tests/unit/%.c $(STANDIN) $(B)/flags
+	@mkdir -p $(@D)
+	$(COMPILE) -std=gnu11 -Itests/support $(CUDA_FLAGS) $< $(STANDIN) -o $@ $(LDFLAGS) -lcmocka -pthread -ldl -lm
+
+$(B)/fault/objects/%.o: tests/fault/%.c $(B)/flags
+	@mkdir -p $(@D)
+	$(COMPILE) -std=gnu11 -Itests/support $(CUDA_FLAGS) -c $< -o $@
+
+$(B)/fault/%: $(B)/fault/objects/%.o $(B)/cuda/devstream.o $(STANDIN)
+	$(LINK) $^ -o $@ -lcmocka -pthread -ldl -lm
 
 $(B)/examples/%: examples/%.c $(B)/flags
 	@mkdir -p $(@D)

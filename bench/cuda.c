@@ -1,0 +1,152 @@
+/* cuda.c - what devstream adds to a call of cudart: each verb and the bare call in turn, in one process.
+
+   On a GPU (linked with cudart) the two columns are real calls and the last is the difference. On the stand-in for cudart, in its
+   null mode, submissions do nothing, so that little but devstream's own cost is left. Prints a table in Markdown.
+   Exit 0, 1 when something failed, 77 without a device. */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cuda_runtime_api.h>
+#include "bench.h"
+#include "devstream.h"
+
+enum { BATCH = 64, ROUNDS = 301, BYTES = 4096 };
+
+/* Does nothing, of the three parameters that the launch below hands over. */
+static const char empty_ptx[] =
+    ".version 6.0\n.target sm_60\n.address_size 64\n"
+    ".visible .entry empty(.param .u64 p, .param .u64 n, .param .u32 f)\n{\n ret;\n}\n";
+
+typedef struct empty_args { void *p; uint64_t n; uint32_t f; } empty_args;
+
+typedef int (*load_fn)(void **module, const void *image);
+typedef int (*get_fn)(void **function, void *module, const char *name);
+typedef int (*launch_fn)(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, cudaStream_t s,
+                         void **params, void **extra);
+typedef int (*query_fn)(cudaStream_t s);
+
+static struct {
+    ds_stream s, s2;
+    ds_event e;
+    ds_kernel k;
+    void *d, *d2, *pin;
+    empty_args args;
+    /* the bare side */
+    cudaStream_t n, n2;
+    cudaEvent_t ne;
+    void *function, *params[3];
+    launch_fn launch;
+    query_fn query;
+} w;
+
+#define DIE(...) do { fprintf(stderr, __VA_ARGS__); fputc('\n', stderr); exit(1); } while (0)
+#define OK(call) do { if ((call) < 0) DIE("%s", ds_last_error()); } while (0)
+#define CUDA(call) do { int cuda_ = (int)(call); if (cuda_) DIE("%s: %d (%s)", #call, cuda_, cudaGetErrorString((cudaError_t)cuda_)); } while (0)
+
+static void *entry_point(const char *name) {
+    void *p = NULL;
+    enum cudaDriverEntryPointQueryResult found;
+#if CUDART_VERSION >= 12050
+    CUDA(cudaGetDriverEntryPointByVersion(name, &p, 11080, cudaEnableLegacyStream, &found));
+#else
+    CUDA(cudaGetDriverEntryPoint(name, &p, cudaEnableLegacyStream, &found));
+#endif
+    if (!p) DIE("no %s", name);
+    return p;
+}
+#define TAKE(variable, name) do { void *p_ = entry_point(name); memcpy(&(variable), &p_, sizeof p_); } while (0)
+
+static void open_both(void) {
+    static const ds_param params[] = { { DS_PARAM_READ_WRITE, offsetof(empty_args, p), sizeof(void *) },
+                                       { DS_PARAM_VALUE, offsetof(empty_args, n), 8 }, { DS_PARAM_VALUE, offsetof(empty_args, f), 4 } };
+    ds_stream_desc desc = { .device = ds_cuda(0) };
+    ds_stream_native native;
+    void *module;
+    load_fn load;
+    get_fn get;
+    OK(ds_stream_create(&desc, &w.s));
+    OK(ds_stream_create(&desc, &w.s2));
+    OK(ds_event_create(0, NULL, &w.e));
+    OK(ds_kernel_create(&(ds_kernel_desc){ .name = "empty", .args_size = sizeof(empty_args), .params = params, .param_count = 3,
+                                           .cuda = { .image = empty_ptx, .entry = "empty", .block = 32 } }, &w.k));
+    OK(ds_kernel_load(w.k, ds_cuda(0)));
+    OK(ds_alloc(ds_cuda(0), BYTES, &w.d));
+    OK(ds_alloc(ds_cuda(0), BYTES, &w.d2));
+    OK(ds_host_alloc(BYTES, &w.pin));
+    w.args.p = w.d;
+    OK(ds_event_record(w.e, w.s));
+    OK(ds_stream_wait_stream(w.s2, w.s));
+    OK(ds_stream_export(w.s, &native)); /* the same streams, so that both sides meet the same queue */
+    w.n = native.handle;
+    OK(ds_stream_export(w.s2, &native));
+    w.n2 = native.handle;
+    CUDA(cudaSetDevice(0));
+    CUDA(cudaEventCreateWithFlags(&w.ne, cudaEventDisableTiming));
+    CUDA(cudaEventRecord(w.ne, w.n));
+    TAKE(load, "cuModuleLoadData");
+    TAKE(get, "cuModuleGetFunction");
+    TAKE(w.launch, "cuLaunchKernel");
+    TAKE(w.query, "cuStreamQuery");
+    CUDA(load(&module, empty_ptx));
+    CUDA(get(&w.function, module, "empty"));
+    w.params[0] = &w.args.p;
+    w.params[1] = &w.args.n;
+    w.params[2] = &w.args.f;
+}
+
+static void drain(void) { CUDA(cudaStreamSynchronize(w.n)); CUDA(cudaStreamSynchronize(w.n2)); }
+
+/* X(what, the verb, the bare call) */
+#define ROWS(X) \
+    X("ds_launch / cuLaunchKernel", ds_launch(w.k, 32, &w.args, sizeof w.args, w.s), w.launch(w.function, 1, 1, 1, 32, 1, 1, 0, w.n, w.params, NULL)) \
+    X("ds_copy, device to device / cudaMemcpyAsync", ds_copy(w.d2, w.d, BYTES, w.s), cudaMemcpyAsync(w.d2, w.d, BYTES, cudaMemcpyDeviceToDevice, w.n)) \
+    X("ds_copy, pinned to device / cudaMemcpyAsync", ds_copy(w.d, w.pin, BYTES, w.s), cudaMemcpyAsync(w.d, w.pin, BYTES, cudaMemcpyHostToDevice, w.n)) \
+    X("ds_fill, bytes / cudaMemsetAsync", ds_fill(w.d, 0, 1, BYTES, w.s), cudaMemsetAsync(w.d, 0, BYTES, w.n)) \
+    X("ds_event_record / cudaEventRecord", ds_event_record(w.e, w.s), cudaEventRecord(w.ne, w.n)) \
+    X("ds_stream_wait_event / cudaStreamWaitEvent", ds_stream_wait_event(w.s2, w.e), cudaStreamWaitEvent(w.n2, w.ne, 0)) \
+    X("ds_stream_query / cuStreamQuery", ds_stream_query(w.s), w.query(w.n)) \
+    X("ds_stream_synchronize, idle / cudaStreamSynchronize", ds_stream_synchronize(w.s), cudaStreamSynchronize(w.n)) \
+    X("ds_event_synchronize, reached / cudaEventSynchronize", ds_event_synchronize(w.e), cudaEventSynchronize(w.ne))
+
+#define TIMED(out, call) do { \
+        double begin_ = bench_now_ns(); \
+        for (int i_ = 0; i_ < BATCH; i_++) bad |= (int)(call) != 0; \
+        out = (bench_now_ns() - begin_) / BATCH; \
+        drain(); \
+    } while (0)
+
+#define ROW(what, verb, call) { \
+        static double ours[ROUNDS], bare[ROUNDS], more[ROUNDS]; \
+        int bad = 0; \
+        drain(); \
+        for (int r = 0; r < ROUNDS; r++) { \
+            if (r % 2) { TIMED(bare[r], call); TIMED(ours[r], verb); } else { TIMED(ours[r], verb); TIMED(bare[r], call); } \
+            more[r] = ours[r] - bare[r]; \
+        } \
+        if (bad) DIE("%s: a call failed: %s", what, ds_last_error()); \
+        double difference = bench_median(more, ROUNDS); \
+        printf("| %-52s | %7.0f | %7.0f | %8.1f | %s |\n", what, bench_median(ours, ROUNDS), bench_median(bare, ROUNDS), difference, \
+               difference <= goal ? "met" : "**not met**"); \
+    }
+
+int main(int argc, char **argv) {
+    int devices;
+    ds_device_properties p;
+    OK(ds_device_count(DS_DEVICE_CUDA, &devices));
+    if (!devices) {
+        ds_backend_info info;
+        OK(ds_backend_get(0, &info));
+        fprintf(stderr, "no CUDA device: %s\n", info.reason);
+        return 77;
+    }
+    int standin = argc > 1 && !strcmp(argv[1], "--standin");
+    double goal = standin ? 30 : 50;
+    OK(ds_device_get_properties(ds_cuda(0), &p));
+    open_both();
+    printf("On %s; ns of CPU time per call, medians of %d rounds of %d calls, the two in turn.\n\n", standin ? "the stand-in for cudart, null mode" : p.name,
+           ROUNDS, BATCH);
+    printf("| verb / bare call | devstream | bare | own cost | at most %.0f |\n|---|---:|---:|---:|---:|\n", goal);
+    ROWS(ROW)
+    return 0;
+}
