@@ -24,6 +24,10 @@ LOG         := $(B)/executed.log
 # and with the static one.
 ifneq ($(CUDA_HOME),)
 CUDA_FLAGS  := -DDEVSTREAM_CUDA -I$(CUDA_HOME)/include
+ifneq ($(wildcard $(CUDA_HOME)/lib64/libcudart_static.a),)
+EXAMPLE_FLAGS := $(CUDA_FLAGS)
+EXAMPLE_LIBS  := -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt
+endif
 STANDIN     := $(patsubst tests/support/standin/%.c,$(B)/standin/%.o,$(wildcard tests/support/standin/*.c))
 UNIT        := $(patsubst tests/unit/%.c,$(B)/unit/%,$(wildcard tests/unit/*.c))
 FAULT       := $(patsubst tests/fault/%.c,$(B)/fault/%,$(wildcard tests/fault/*.c))
@@ -85,8 +89,8 @@ mutants: cmocka ## seeded defects of the CUDA driver: the tests must catch each
 	$(SUBMAKE) -j$(JOBS) build-tests
 	@B=$(B) JOBS=$(JOBS) tests/fault/mutants/run.sh
 
-kernels: ## compile kernels/ to PTX and write it into the files that hold it (clang 14)
-	@tools/kernels.sh
+kernels: ## compile kernels/ to PTX and write it into the files that hold it (clang 14); assemble it (ptxas)
+	@tools/kernels.sh && tools/kernels.sh --assemble
 
 check-gpu: cmocka $(B)/plugin.so $(ON_CUDA) $(B)/bench-cuda ## the same tests, probes and benchmarks on a real GPU; writes docs/gpu/
 	@tests/gpu/run.sh $(B)/conformance-static $(B)/bench-cuda
@@ -195,11 +199,11 @@ $(B)/conformance-shared: $(CONFORMANCE) $(B)/cuda/devstream.o
 $(B)/conformance-static: $(CONFORMANCE) $(B)/cuda/devstream.o
 	$(LINK) $^ -o $@ -lcmocka -L$(CUDA_HOME)/lib64 -lcudart_static -pthread -ldl -lrt -lm
 
-$(B)/bench-cuda: bench/cuda.c $(B)/cuda/devstream.o
-	$(COMPILE) -std=gnu11 -Ibench $(CUDA_FLAGS) $^ -o $@ $(LDFLAGS) -L$(CUDA_HOME)/lib64 -lcudart_static -pthread -ldl -lrt -lm
+$(B)/bench-cuda: bench/cuda.c $(B)/flags
+	$(COMPILE) -std=gnu11 -Ibench $(CUDA_FLAGS) $< -o $@ $(LDFLAGS) -L$(CUDA_HOME)/lib64 -lcudart_static -pthread -ldl -lrt -lm
 
-$(B)/bench-standin: bench/cuda.c $(B)/cuda/devstream.o $(STANDIN)
-	$(COMPILE) -std=gnu11 -Ibench $(CUDA_FLAGS) $^ -o $@ $(LDFLAGS) -pthread -ldl -lm
+$(B)/bench-standin: bench/cuda.c $(STANDIN) $(B)/flags
+	$(COMPILE) -std=gnu11 -Ibench $(CUDA_FLAGS) $< $(STANDIN) -o $@ $(LDFLAGS) -pthread -ldl -lm
 
 # Tests of the stand-in and of the device code, and of the CUDA driver upon the stand-in.
 $(B)/unit/%: tests/unit/%.c $(STANDIN) $(B)/flags
@@ -213,9 +217,10 @@ $(B)/fault/objects/%.o: tests/fault/%.c $(B)/flags
 $(B)/fault/%: $(B)/fault/objects/%.o $(B)/cuda/devstream.o $(STANDIN)
 	$(LINK) $^ -o $@ -lcmocka -pthread -ldl -lm
 
+# With CUDA compiled in where its toolkit is; they run without a GPU too.
 $(B)/examples/%: examples/%.c $(B)/flags
 	@mkdir -p $(@D)
-	$(COMPILE) -std=c11 $< -o $@ $(LDFLAGS) -pthread -lm
+	$(COMPILE) -std=c11 $(EXAMPLE_FLAGS) $< -o $@ $(LDFLAGS) $(EXAMPLE_LIBS) -pthread -lm
 
 build/single/devstream.h: devstream.h devstream_cpu.h tools/amalgamate.awk
 	@mkdir -p $(@D)

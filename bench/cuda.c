@@ -1,15 +1,14 @@
-/* cuda.c - what devstream adds to a call of cudart: each verb and the bare call in turn, in one process.
+/* cuda.c - what devstream adds to a call of cudart: each verb and the bare call in turn, in one process; and how fast the demo's
+   kernels read, beside the device's own copy.
 
    On a GPU (linked with cudart) the two columns are real calls and the last is the difference. On the stand-in for cudart, in its
    null mode, submissions do nothing, so that little but devstream's own cost is left. Prints a table in Markdown.
    Exit 0, 1 when something failed, 77 without a device. */
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#define main demo_main /* the demo's kernels, and devstream with them */
+#include "../examples/demo.c"
+#undef main
 #include <cuda_runtime_api.h>
 #include "bench.h"
-#include "devstream.h"
 
 enum { BATCH = 64, ROUNDS = 301, BYTES = 4096 };
 
@@ -42,15 +41,15 @@ static struct {
 
 #define DIE(...) do { fprintf(stderr, __VA_ARGS__); fputc('\n', stderr); exit(1); } while (0)
 #define OK(call) do { if ((call) < 0) DIE("%s", ds_last_error()); } while (0)
-#define CUDA(call) do { int cuda_ = (int)(call); if (cuda_) DIE("%s: %d (%s)", #call, cuda_, cudaGetErrorString((cudaError_t)cuda_)); } while (0)
+#define CUDART(call) do { int cuda_ = (int)(call); if (cuda_) DIE("%s: %d (%s)", #call, cuda_, cudaGetErrorString((cudaError_t)cuda_)); } while (0)
 
 static void *entry_point(const char *name) {
     void *p = NULL;
     enum cudaDriverEntryPointQueryResult found;
 #if CUDART_VERSION >= 12050
-    CUDA(cudaGetDriverEntryPointByVersion(name, &p, 11080, cudaEnableLegacyStream, &found));
+    CUDART(cudaGetDriverEntryPointByVersion(name, &p, 11080, cudaEnableLegacyStream, &found));
 #else
-    CUDA(cudaGetDriverEntryPoint(name, &p, cudaEnableLegacyStream, &found));
+    CUDART(cudaGetDriverEntryPoint(name, &p, cudaEnableLegacyStream, &found));
 #endif
     if (!p) DIE("no %s", name);
     return p;
@@ -81,21 +80,21 @@ static void open_both(void) {
     w.n = native.handle;
     OK(ds_stream_export(w.s2, &native));
     w.n2 = native.handle;
-    CUDA(cudaSetDevice(0));
-    CUDA(cudaEventCreateWithFlags(&w.ne, cudaEventDisableTiming));
-    CUDA(cudaEventRecord(w.ne, w.n));
+    CUDART(cudaSetDevice(0));
+    CUDART(cudaEventCreateWithFlags(&w.ne, cudaEventDisableTiming));
+    CUDART(cudaEventRecord(w.ne, w.n));
     TAKE(load, "cuModuleLoadData");
     TAKE(get, "cuModuleGetFunction");
     TAKE(w.launch, "cuLaunchKernel");
     TAKE(w.query, "cuStreamQuery");
-    CUDA(load(&module, empty_ptx));
-    CUDA(get(&w.function, module, "empty"));
+    CUDART(load(&module, empty_ptx));
+    CUDART(get(&w.function, module, "empty"));
     w.params[0] = &w.args.p;
     w.params[1] = &w.args.n;
     w.params[2] = &w.args.f;
 }
 
-static void drain(void) { CUDA(cudaStreamSynchronize(w.n)); CUDA(cudaStreamSynchronize(w.n2)); }
+static void settle(void) { CUDART(cudaStreamSynchronize(w.n)); CUDART(cudaStreamSynchronize(w.n2)); }
 
 /* X(what, the verb, the bare call) */
 #define ROWS(X) \
@@ -113,13 +112,13 @@ static void drain(void) { CUDA(cudaStreamSynchronize(w.n)); CUDA(cudaStreamSynch
         double begin_ = bench_now_ns(); \
         for (int i_ = 0; i_ < BATCH; i_++) bad |= (int)(call) != 0; \
         out = (bench_now_ns() - begin_) / BATCH; \
-        drain(); \
+        settle(); \
     } while (0)
 
 #define ROW(what, verb, call) { \
         static double ours[ROUNDS], bare[ROUNDS], more[ROUNDS]; \
         int bad = 0; \
-        drain(); \
+        settle(); \
         for (int r = 0; r < ROUNDS; r++) { \
             if (r % 2) { TIMED(bare[r], call); TIMED(ours[r], verb); } else { TIMED(ours[r], verb); TIMED(bare[r], call); } \
             more[r] = ours[r] - bare[r]; \
@@ -129,6 +128,44 @@ static void drain(void) { CUDA(cudaStreamSynchronize(w.n)); CUDA(cudaStreamSynch
         printf("| %-52s | %7.0f | %7.0f | %8.1f | %s |\n", what, bench_median(ours, ROUNDS), bench_median(bare, ROUNDS), difference, \
                difference <= goal ? "met" : "**not met**"); \
     }
+
+/* The demo's kernels over 1 GiB, in bytes read; the copy in bytes read and written. Goal: 80 % of it. */
+static void bandwidth(void) {
+    enum { RUNS = 21 };
+    static const char *const titles[] = { "copy, device to device", "histogram", "checksum" };
+    const size_t size = bench_quick() ? (size_t)1 << 20 : (size_t)1 << 30;
+    double gbs[3][RUNS], copy = 0;
+    demo d;
+    void *data, *other, *results;
+    ds_event begin, end;
+    memset(&d, 0, sizeof d);
+    if (create_kernels(&d) != FINE) exit(1);
+    OK(ds_alloc(ds_cuda(0), size, &data));
+    OK(ds_alloc(ds_cuda(0), size, &other));
+    OK(ds_alloc(ds_cuda(0), RESULT_BYTES, &results));
+    OK(ds_fill(data, 0x20, 1, size, w.s));
+    OK(ds_fill(results, 0, 1, RESULT_BYTES, w.s));
+    OK(ds_event_create(DS_EVENT_TIMING, NULL, &begin));
+    OK(ds_event_create(DS_EVENT_TIMING, NULL, &end));
+    for (int r = -2; r < RUNS; r++) /* two to warm up */
+        for (int i = 0; i < 3; i++) {
+            piece_args args = { data, results, size, 0 };
+            double ms;
+            OK(ds_event_record(begin, w.s));
+            if (i == 0) OK(ds_copy(other, data, size, w.s));
+            else OK(ds_launch(i == 1 ? d.histogram : d.checksum, size / BLOCK, &args, sizeof args, w.s));
+            OK(ds_event_record(end, w.s));
+            OK(ds_event_synchronize(end));
+            OK(ds_event_elapsed_ms(begin, end, &ms));
+            if (r >= 0) gbs[i][r] = (double)size * (i == 0 ? 2 : 1) / ms / 1e6;
+        }
+    printf("\n| %zu MiB of blanks | GB/s | of the copy | at least 80 %% |\n|---|---:|---:|---:|\n");
+    for (int i = 0; i < 3; i++) {
+        double v = bench_median(gbs[i], RUNS);
+        if (i == 0) { copy = v; printf("| %s | %.0f | | |\n", titles[i], v); }
+        else printf("| %s | %.0f | %.0f %% | %s |\n", titles[i], v, 100 * v / copy, v >= 0.8 * copy ? "met" : "**not met**");
+    }
+}
 
 int main(int argc, char **argv) {
     int devices;
@@ -148,5 +185,6 @@ int main(int argc, char **argv) {
            ROUNDS, BATCH);
     printf("| verb / bare call | devstream | bare | own cost | at most %.0f |\n|---|---:|---:|---:|---:|\n", goal);
     ROWS(ROW)
+    if (!standin) bandwidth();
     return 0;
 }

@@ -43,7 +43,8 @@ static void expect_store_works(ds_stream s) {
 static void test_an_image_that_cannot_be_assembled_is_refused_with_its_kernels_name(void **state) {
     static const char *const images[] = {
         "nonsense",
-        ".version 5.0\n.target sm_60\n.address_size 64\n.visible .entry store(.param .u64 p0, .param .u64 p1)\n{\nmultiply %r1;\nret;\n}\n",
+        ".version 5.0\n.target sm_60\n.address_size 64\n"
+        ".visible .entry store(.param .u64 p0, .param .u64 p1)\n{\nmultiply %r1;\nret;\n}\n",
     };
     (void)state;
     ds_stream s = made(0);
@@ -524,7 +525,8 @@ static void copy_rows_across(ds_stream s, size_t width, size_t height, size_t gp
     ok(ds_stream_synchronize(s));
     ok(ds_copy(got, back, gpu_size, plain));
     for (size_t i = 0; i < cpu_size; i++)
-        if (cpu[i] != (i % cpu_pitch < width ? image[i / cpu_pitch * gpu_pitch + i % cpu_pitch] : 0xcc)) fail_msg("byte %zu differs", i);
+        if (cpu[i] != (i % cpu_pitch < width ? image[i / cpu_pitch * gpu_pitch + i % cpu_pitch] : 0xcc))
+            fail_msg("byte %zu differs", i);
     for (size_t i = 0; i < gpu_size; i++)
         if (got[i] != (i % gpu_pitch < width ? image[i] : 0xaa)) fail_msg("byte %zu differs on the way back", i);
     ok(ds_free(gpu)); ok(ds_free(back)); ok(ds_free(cpu_memory));

@@ -696,6 +696,12 @@ static void test_a_trap_ends_the_launch(void **state) {
 
 /* ---- tests: with other threads ---- */
 
+#define HEAD ".version 7.0\n.target sm_80\n.address_size 64\n.visible .entry k(.param .u64 p)\n{\n" \
+             ".reg .pred %p<9>; .reg .b16 %h<9>; .reg .b32 %r<20>; .reg .f32 %f<9>; .reg .b64 %d<20>; .reg .f64 %g<9>; " \
+             "ld.param.u64 %d0, [p];\n"
+#define BODY_LINE 7     /* the first line of what follows */
+#define TAIL "\nret;\n}\n"
+
 typedef struct waiter { ptx_module *m; const void *params[2]; ptx_status status; const char *kernel; } waiter;
 
 static void *run_waiter(void *argument) {
@@ -736,6 +742,14 @@ static void test_a_spinning_kernel_can_be_cancelled(void **state) {
     all.stop = 1;
     assert_int_equal(launch(w.m, "spin", 1, 1, 0, w.params), PTX_TRAP);
     assert_string_equal(said, "cancelled");
+    ptx_module *endless = module_of(HEAD "L: bar.sync 0; bra L;" TAIL);
+    assert_int_equal(launch(endless, "k", 1, 2, 0, w.params), PTX_TRAP);
+    ptx_unload(endless);
+    u32        *untouched = NEW(u32, 64);
+    ptx_module *m = load_file("block");
+    assert_int_equal(launch(m, "bounded", 1, 64, 0, PARAMS(&untouched)), PTX_TRAP);
+    assert_int_equal(untouched[0], 0);
+    ptx_unload(m);
     ptx_unload(w.m);
 }
 
@@ -758,12 +772,6 @@ static void test_launches_on_several_threads_share_atomics(void **state) {
 }
 
 /* ---- tests: single instructions ---- */
-
-#define HEAD ".version 7.0\n.target sm_80\n.address_size 64\n.visible .entry k(.param .u64 p)\n{\n" \
-             ".reg .pred %p<9>; .reg .b16 %h<9>; .reg .b32 %r<20>; .reg .f32 %f<9>; .reg .b64 %d<20>; .reg .f64 %g<9>; " \
-             "ld.param.u64 %d0, [p];\n"
-#define BODY_LINE 7     /* the first line of what follows */
-#define TAIL "\nret;\n}\n"
 
 /* Runs the statements with %d0 pointing to words of 64 bits: the inputs, then the results. */
 static u64 *words_of(const char *body, const u64 *in, size_t inputs, size_t results, unsigned threads) {
@@ -839,10 +847,12 @@ static void test_floating_point_instructions_that_clang_seldom_emits(void **stat
           "sqrt.approx.f32 %f3, 16.0; st.global.f32 [%d0+72], %f3; div.full.f32 %f3, %f1, %f2; st.global.f32 [%d0+80], %f3;\n"
           "max.NaN.f32 %f3, %f1, 0f7fc00000; st.global.f32 [%d0+88], %f3; min.f32 %f3, %f1, 0f7fc00000; st.global.f32 [%d0+96], %f3;\n"
           "mov.b32 %r1, %f1; st.global.u32 [%d0+104], %r1; neg.f64 %g2, %g1; st.global.f64 [%d0+112], %g2; cvt.rmi.f64.f64 %g2, %g1; st.global.f64 [%d0+120], %g2;\n"
-          "mov.f64 %g3, 0d3ff8000000000000; div.rp.f64 %g2, %g1, %g3; st.global.f64 [%d0+128], %g2; max.f32 %f3, 0f80000000, 0f00000000; st.global.f32 [%d0+136], %f3;",
+          "mov.f64 %g3, 0d3ff8000000000000; div.rp.f64 %g2, %g1, %g3; st.global.f64 [%d0+128], %g2; max.f32 %f3, 0f80000000, 0f00000000; st.global.f32 [%d0+136], %f3;\n"
+          "min.f32 %f3, 0f80000000, 0f00000000; st.global.f32 [%d0+144], %f3; min.f64 %g2, 0d0000000000000000, 0d8000000000000000; st.global.f64 [%d0+152], %g2;\n"
+          "max.f64 %g2, 0d0000000000000000, 0d8000000000000000; st.global.f64 [%d0+160], %g2;",
           WORDS(bits_of_f(1.5f), bits_of_f(-0.25f), bits_of(2.5)),
           bits_of_f(-1.5f), bits_of_f(1), bits_of_f(1), bits_of_f(2), bits_of_f(4), bits_of_f(1 / 1.5f),
-          bits_of_f(4), bits_of_f(-6), 0x7fffffff, bits_of_f(1.5f), bits_of_f(1.5f), bits_of(-2.5), bits_of(2), bits_of(2.5 / 1.5) , 0);
+          bits_of_f(4), bits_of_f(-6), 0x7fffffff, bits_of_f(1.5f), bits_of_f(1.5f), bits_of(-2.5), bits_of(2), bits_of(2.5 / 1.5), 0, 0x80000000, bits_of(-0.0), 0);
     CHECK("ld.global.f32 %f1, [%d0];\n"
           "testp.finite.f32 %p1, %f1; selp.u32 %r1, 1, 0, %p1; st.global.u32 [%d0+8], %r1; testp.subnormal.f32 %p1, 0f00000001; selp.u32 %r1, 1, 0, %p1; st.global.u32 [%d0+16], %r1;\n"
           "testp.normal.f64 %p1, 0d0010000000000000; selp.u32 %r1, 1, 0, %p1; st.global.u32 [%d0+24], %r1; testp.infinite.f32 %p1, 0fff800000; selp.u32 %r1, 1, 0, %p1; st.global.u32 [%d0+32], %r1;\n"
@@ -937,6 +947,8 @@ static void test_the_threads_of_a_warp_exchange_values(void **state) {
 
 /* ---- tests: what is refused ---- */
 
+#define TOP ".version 7.0\n.target sm_80\n.address_size 64\n"    /* three lines */
+
 static void refused(const char *body, unsigned line, const char *why) {
     char text[3000], error[500], begin[40];
     snprintf(text, sizeof text, "%s%s%s", HEAD, body, TAIL);
@@ -997,8 +1009,6 @@ static void test_bad_programs_are_refused_with_the_line(void **state) {
     refused("/* no end", L, "a comment without an end");
     refused("`", L, "unexpected character");
 }
-
-#define TOP ".version 7.0\n.target sm_80\n.address_size 64\n"    /* three lines */
 
 static void module_refused(const char *rest, unsigned line, const char *why) {
     char text[1000], error[500], begin[40];
@@ -1063,6 +1073,23 @@ static void test_bad_accesses_are_reported(void **state) {
     fails(".local .u32 l[4]; mov.u64 %d1, l; ld.local.u32 %r1, [%d1+16];", 1, PTX_BAD_ADDRESS, L, "(local)");
     fails("mov.b64 %d1, p; ld.param.u64 %d2, [%d1+8];", 1, PTX_BAD_ADDRESS, L, "(param)");
     fails("mov.u64 %d1, 0xc000000000000400; st.u32 [%d1], 1;", 1, PTX_BAD_ADDRESS, L, "(const)");
+}
+
+static void test_memory_that_was_never_written_holds_a_pattern(void **state) {
+    (void)state;
+    const u64 *got = words_of(".shared .u32 s[4]; .local .u32 l[4]; ld.shared.u32 %r1, [s+8]; ld.local.u32 %r2, [l+4]; st.global.v2.u32 [%d0], {%r1, %r2};\n"
+                              "st.shared.u32 [s+8], 0; st.local.u32 [l+4], 0;", NULL, 0, 1, 1);
+    assert_true(*got == 0xa5a5a5a5a5a5a5a5);
+}
+
+static void test_a_function_gives_its_local_memory_back(void **state) {
+    (void)state;
+    u64        *words = NEW(u64, 1);
+    ptx_module *m = module_of(TOP ".func f(.param .u64 a) { .local .b8 l[8192]; .reg .b64 %d; ld.param.u64 %d, [a]; st.local.u64 [l+8184], %d; ret; }\n"
+                              ".entry k(.param .u64 p) { .param .u64 b; .reg .b64 %d; .reg .b32 %r; .reg .pred %p; ld.param.u64 %d, [p]; st.param.u64 [b], %d;\n"
+                              "mov.u32 %r, 0; L: call f, (b); add.u32 %r, %r, 1; setp.lt.u32 %p, %r, 10000; @%p bra L; ret; }");
+    works(launch(m, "k", 1, 1, 0, PARAMS(&words)));
+    ptx_unload(m);
 }
 
 static void test_memory_that_is_read_only_cannot_be_written(void **state) {
@@ -1174,6 +1201,7 @@ int main(void) {
         TEST(test_addresses_of_all_spaces), TEST(test_branch_tables_and_waiting_instructions),
         TEST(test_the_threads_of_a_warp_exchange_values), TEST(test_bad_programs_are_refused_with_the_line),
         TEST(test_bad_modules_are_refused), TEST(test_bad_accesses_are_reported),
+        TEST(test_memory_that_was_never_written_holds_a_pattern), TEST(test_a_function_gives_its_local_memory_back),
         TEST(test_memory_that_is_read_only_cannot_be_written), TEST(test_variables_have_bounds),
         TEST(test_registers_that_were_never_written_are_reported), TEST(test_barrier_divergence_is_reported),
         TEST(test_bad_launches_are_reported),

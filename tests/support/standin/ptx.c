@@ -2126,7 +2126,7 @@ static double half_value(uint64_t h) {
     return h & 0x8000 ? -v : v;
 }
 
-/* Rounds a value that is exact, or was rounded to odd, to f16. */
+/* Rounds to f16. */
 static uint64_t half_bits(double v, int mode) {
     uint64_t sign = signbit(v) ? 0x8000 : 0;
     double   a = fabs(v);
@@ -2163,14 +2163,9 @@ static uint64_t rounded(unsigned x, uint64_t va, uint64_t vb, uint64_t vc) {
     return result;
 }
 
-/* The product of two f16 is exact in f64; the sum is rounded to odd there, so that rounding once more gives what one rounding does. */
+/* f64 holds the product exactly, and the sum too unless one of both is far too small to matter for f16. */
 static uint64_t half_fma(uint64_t a, uint64_t b, uint64_t c) {
-    double product = half_value(a) * half_value(b), addend = half_value(c), sum = product + addend;
-    if (!isfinite(sum)) return half_bits(sum, RN);
-    double back = sum - product, error = (product - (sum - back)) + (addend - back);
-    uint64_t bits = of_f64(sum);
-    if (error != 0 && !(bits & 1)) bits += (error > 0) == !signbit(sum) ? 1 : (uint64_t)-1;
-    return half_bits(as_f64(bits), RN);
+    return half_bits(half_value(a) * half_value(b) + half_value(c), RN);
 }
 
 static uint64_t to_integer(double v, int from_double, unsigned to, int mode) {
@@ -2577,7 +2572,6 @@ static void leave_function(run *r, thread *t) {
         memcpy(caller->memory + list[1 + 2 * k], n->memory + n->f->params[k].offset, n->f->params[k].size);
     }
     t->local_used = n->kept;
-    caller->r[S_CARRY] = n->r[S_CARRY];
     t->top = caller;
     free(n);
 }
@@ -3029,6 +3023,7 @@ static void run_block(run *r) {
             ended += t->state == ENDED;
         }
         if (ended == r->count) return;
+        if (cancelled(r)) return;       /* here too, for threads that meet at a barrier for ever */
         int released = release_barriers(r);
         if (!r->status) released |= release_warps(r);
         if (r->status) return;
