@@ -159,7 +159,7 @@ static void bandwidth(void) {
             OK(ds_event_elapsed_ms(begin, end, &ms));
             if (r >= 0) gbs[i][r] = (double)size * (i == 0 ? 2 : 1) / ms / 1e6;
         }
-    printf("\n| %zu MiB of blanks | GB/s | of the copy | at least 80 %% |\n|---|---:|---:|---:|\n");
+    printf("\n| %zu MiB of blanks | GB/s | of the copy | at least 80 %% |\n|---|---:|---:|---:|\n", size >> 20);
     for (int i = 0; i < 3; i++) {
         double v = bench_median(gbs[i], RUNS);
         if (i == 0) { copy = v; printf("| %s | %.0f | | |\n", titles[i], v); }

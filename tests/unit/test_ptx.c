@@ -1,4 +1,5 @@
-/* The PTX interpreter of the stand-in. Most programs are CUDA C in ptx/, compiled once by clang (ptx/make.sh); the compiler of this
+/* The PTX interpreter of the stand-in. Most programs are CUDA C in ptx/,
+    compiled once by clang (ptx/make.sh); the compiler of this
    file computes what they must give, from the same source where no other thread is needed. */
 #include <stdarg.h>
 #include <stddef.h>
@@ -76,7 +77,8 @@ static float __nvvm_saturate_f(float a) { return a > 0 ? (a < 1 ? a : 1) : 0; }
 static double __nvvm_saturate_d(double a) { return a > 0 ? (a < 1 ? a : 1) : 0; }
 
 /* To an integer of a range as hardware does: out of range the nearest, a NaN as the ISA says for the type. */
-static double integral(double v, int mode) { return mode == RN ? rint(v) : mode == RZ ? trunc(v) : mode == RM ? floor(v) : ceil(v); }
+static double integral(double v,
+    int mode) { return mode == RN ? rint(v) : mode == RZ ? trunc(v) : mode == RM ? floor(v) : ceil(v); }
 #define TO_INTEGER(name, T, F, nan, lowest, highest, above) \
     static T name##_mode(F v, int mode) { \
         double d = integral((double)v, mode); \
@@ -146,7 +148,7 @@ static uint64_t __builtin_rotateleft64(uint64_t v, int n) { return v << n | v >>
 /* ---- launches ---- */
 
 typedef struct range { const void *start; size_t size; int read_only; } range;
-typedef struct arena { range ranges[16]; int count; volatile int stop; } arena;
+typedef struct arena { range ranges[16]; int count, stop, polls; } arena;   /* polls: when it is not 0, stop after so many */
 static arena all;       /* what kernels may reach */
 
 static void *reach(void *user, uint64_t address, size_t size, int write) {
@@ -161,7 +163,11 @@ static void *reach(void *user, uint64_t address, size_t size, int write) {
     return NULL;
 }
 
-static int stopped(void *user) { return __atomic_load_n(&((arena *)user)->stop, __ATOMIC_ACQUIRE); }
+static int stopped(void *user) {
+    arena *a = user;
+    if (a->polls && !--a->polls) return 1;
+    return __atomic_load_n(&a->stop, __ATOMIC_ACQUIRE);
+}
 
 static void *memory_of(size_t size, int read_only) {
     void *p = calloc(1, size + 16);
@@ -174,7 +180,7 @@ static void *memory_of(size_t size, int read_only) {
 
 static void forget_memory(void) {
     while (all.count) free((void *)(uintptr_t)all.ranges[--all.count].start);
-    all.stop = 0;
+    all.stop = all.polls = 0;
 }
 
 static char *read_text(const char *name) {
@@ -207,7 +213,8 @@ static ptx_module *load_file(const char *name) {
 
 static char said[600];      /* by the last launch */
 
-static ptx_status launch(const ptx_module *m, const char *name, unsigned blocks, unsigned threads, unsigned shared, const void *const *params) {
+static ptx_status launch(const ptx_module *m, const char *name, unsigned blocks, unsigned threads, unsigned shared,
+    const void *const *params) {
     const ptx_function *f = ptx_find(m, name);
     if (!f) fail_msg("no kernel %s", name);
     ptx_launch l = {{blocks, 1, 1}, {threads, 1, 1}, shared, params, {reach, &all}, stopped, &all};
@@ -236,8 +243,10 @@ static uint64_t next_random(uint64_t *state) {
 
 /* Random bits, and all pairs of values at the edges. */
 static uint64_t interesting(size_t i, uint64_t *state) {
-    static const uint64_t edges[] = {0, 1, 2, 3, 7, 31, 32, 63, 64, 100, 127, 128, 255, 256, 32767, 32768, 65535, 65536, 0x7fffffff, 0x80000000,
-        0xffffffff, 0x100000000, 0x7fffffffffffffff, 0x8000000000000000, 0x8000000000000001, 0xffffffffffff8000, 0xffffffffffffff80,
+    static const uint64_t edges[] = {0, 1, 2, 3, 7, 31, 32, 63, 64, 100, 127, 128, 255, 256, 32767, 32768, 65535, 65536,
+        0x7fffffff, 0x80000000,
+        0xffffffff, 0x100000000, 0x7fffffffffffffff, 0x8000000000000000, 0x8000000000000001, 0xffffffffffff8000,
+        0xffffffffffffff80,
         0xffffffff80000000, 0xfffffffffffffffe, 0xffffffffffffffff};
     uint64_t r = next_random(state);
     if (r % 3 == 0) return edges[(r >> 8) % (sizeof edges / sizeof edges[0])];
@@ -254,8 +263,10 @@ static void fill_integers(void *p, size_t n, size_t element, uint64_t seed) {
 }
 
 static float special_f32(size_t i, uint64_t *state) {
-    static const float edges[] = {0, -0.0f, 1, -1, 0.5f, -0.5f, 1.5f, 2.5f, -2.5f, 3, 0x1p-126f, 0x1p-149f, -0x1.8p-140f, 0x1.fffffep127f,
-        -0x1.fffffep127f, 0x1p31f, -0x1p31f, 0x1p32f, 0x1p63f, -0x1p63f, 0x1p64f, 0.49999997f, 8388609, INFINITY, -INFINITY, NAN, 65504, 65520, 1e-8f};
+    static const float edges[] = {0, -0.0f, 1, -1, 0.5f, -0.5f, 1.5f, 2.5f, -2.5f, 3, 0x1p-126f, 0x1p-149f, -0x1.8p-140f,
+        0x1.fffffep127f,
+        -0x1.fffffep127f, 0x1p31f, -0x1p31f, 0x1p32f, 0x1p63f, -0x1p63f, 0x1p64f, 0.49999997f, 8388609, INFINITY, -INFINITY,
+        NAN, 65504, 65520, 1e-8f};
     uint64_t r = next_random(state);
     float    f;
     uint32_t u = (uint32_t)(r >> 20);
@@ -278,7 +289,8 @@ static double special_f64(size_t i, uint64_t *state) {
 static void same_f32(const float *a, const float *b, size_t n, size_t columns) {
     for (size_t i = 0; i < n; i++) {
         if (a[i] != a[i] && b[i] != b[i]) continue;
-        if (memcmp(&a[i], &b[i], 4)) fail_msg("item %zu, result %zu: %a, not %a", i / columns, i % columns, (double)a[i], (double)b[i]);
+        if (memcmp(&a[i], &b[i], 4)) fail_msg("item %zu, result %zu: %a, not %a", i / columns, i % columns, (double)a[i],
+            (double)b[i]);
     }
 }
 static void same_f64(const double *a, const double *b, size_t n, size_t columns) {
@@ -292,7 +304,8 @@ static void same_bytes(const void *a, const void *b, size_t n, size_t element, s
         uint64_t x = 0, y = 0;
         memcpy(&x, (const char *)a + i * element, element);
         memcpy(&y, (const char *)b + i * element, element);
-        if (x != y) fail_msg("item %zu, result %zu: %llx, not %llx", i / columns, i % columns, (unsigned long long)x, (unsigned long long)y);
+        if (x != y) fail_msg("item %zu, result %zu: %llx, not %llx", i / columns, i % columns, (unsigned long long)x,
+            (unsigned long long)y);
     }
 }
 
@@ -348,10 +361,12 @@ static void test_wide_multiplication_constants_bits_and_comparisons(void **state
 static void test_floating_point_of_32_bits(void **state) {
     (void)state;
     ptx_module *m = load_file("floating");
-    float *out = NEW(float, N * 20), *a = NEW(float, N), *b = NEW(float, N), *c = NEW(float, N), *want = calloc(N * 20, sizeof *want);
+    float *out = NEW(float, N * 20), *a = NEW(float, N), *b = NEW(float, N), *c = NEW(float, N), *want = calloc(N * 20,
+        sizeof *want);
     u32 n = N;
     uint64_t seed = 5;
-    for (size_t i = 0; i < N; i++) a[i] = special_f32(i, &seed), b[i] = i % 5 ? special_f32(i, &seed) : a[i], c[i] = special_f32(i, &seed);
+    for (size_t i = 0; i < N; i++) a[i] = special_f32(i, &seed), b[i] = i % 5 ? special_f32(i, &seed) : a[i],
+        c[i] = special_f32(i, &seed);
     works(launch(m, "floating_f32", BLOCKS, THREADS, 0, PARAMS(&out, &a, &b, &c, &n)));
     ON_HOST(BLOCKS, THREADS, floating_f32(want, a, b, c, n));
     for (size_t i = 0; i < N; i++) {    /* which zero the C functions give is not said */
@@ -369,10 +384,12 @@ static void test_floating_point_of_32_bits(void **state) {
 static void test_floating_point_of_64_bits(void **state) {
     (void)state;
     ptx_module *m = load_file("floating");
-    double *out = NEW(double, N * 20), *a = NEW(double, N), *b = NEW(double, N), *c = NEW(double, N), *want = calloc(N * 20, sizeof *want);
+    double *out = NEW(double, N * 20), *a = NEW(double, N), *b = NEW(double, N), *c = NEW(double, N), *want = calloc(N * 20,
+        sizeof *want);
     u32 n = N;
     uint64_t seed = 6;
-    for (size_t i = 0; i < N; i++) a[i] = special_f64(i, &seed), b[i] = i % 5 ? special_f64(i, &seed) : a[i], c[i] = special_f64(i, &seed);
+    for (size_t i = 0; i < N; i++) a[i] = special_f64(i, &seed), b[i] = i % 5 ? special_f64(i, &seed) : a[i],
+        c[i] = special_f64(i, &seed);
     works(launch(m, "floating_f64", BLOCKS, THREADS, 0, PARAMS(&out, &a, &b, &c, &n)));
     ON_HOST(BLOCKS, THREADS, floating_f64(want, a, b, c, n));
     for (size_t i = 0; i < N; i++) {
@@ -743,8 +760,10 @@ static void test_a_spinning_kernel_can_be_cancelled(void **state) {
     assert_int_equal(launch(w.m, "spin", 1, 1, 0, w.params), PTX_TRAP);
     assert_string_equal(said, "cancelled");
     ptx_module *endless = module_of(HEAD "L: bar.sync 0; bra L;" TAIL);
+    all.stop = 0, all.polls = 100;
     assert_int_equal(launch(endless, "k", 1, 2, 0, w.params), PTX_TRAP);
     ptx_unload(endless);
+    all.stop = 1;
     u32        *untouched = NEW(u32, 64);
     ptx_module *m = load_file("block");
     assert_int_equal(launch(m, "bounded", 1, 64, 0, PARAMS(&untouched)), PTX_TRAP);
@@ -801,36 +820,51 @@ static void check(const char *body, const u64 *in, size_t inputs, const u64 *wan
 
 static void test_integer_instructions_that_clang_seldom_emits(void **state) {
     (void)state;
-    CHECK(TWO_INPUTS "sad.u32 %r3, %r1, %r2, 5; st.global.u32 [%d0+16], %r3; sad.s32 %r3, %r1, %r2, 5; st.global.u32 [%d0+24], %r3;\n"
+    CHECK(TWO_INPUTS "sad.u32 %r3, %r1, %r2, 5; st.global.u32 [%d0+16], %r3; sad.s32 %r3, %r1, %r2, 5; "
+                     "st.global.u32 [%d0+24], %r3;\n"
           "mul24.lo.u32 %r3, %r1, %r2; st.global.u32 [%d0+32], %r3; mul24.hi.s32 %r3, %r1, %r2; st.global.u32 [%d0+40], %r3;\n"
-          "mad24.lo.u32 %r3, %r1, %r2, %r1; st.global.u32 [%d0+48], %r3; prmt.b32 %r3, %r1, %r2, 0x9f21; st.global.u32 [%d0+56], %r3;\n"
+          "mad24.lo.u32 %r3, %r1, %r2, %r1; st.global.u32 [%d0+48], %r3; prmt.b32 %r3, %r1, %r2, 0x9f21; "
+          "st.global.u32 [%d0+56], %r3;\n"
           "prmt.b32.rc8 %r3, %r1, %r2, 1; st.global.u32 [%d0+64], %r3; cnot.b32 %r3, %r1; st.global.u32 [%d0+72], %r3;\n"
-          "lop3.b32 %r3, %r1, %r2, 0x0f0f0f0f, 0xe8; st.global.u32 [%d0+80], %r3; dp4a.u32.u32 %r3, %r1, %r2, 9; st.global.u32 [%d0+88], %r3;\n"
+          "lop3.b32 %r3, %r1, %r2, 0x0f0f0f0f, 0xe8; st.global.u32 [%d0+80], %r3; dp4a.u32.u32 %r3, %r1, %r2, 9; "
+          "st.global.u32 [%d0+88], %r3;\n"
           "dp4a.s32.s32 %r3, %r1, %r2, 9; st.global.u32 [%d0+96], %r3;",
           WORDS(0x80123456, 0x00fe0003),
           0x80123456 - 0xfe0003 + 5, 0x00fe0003u - 0x80123456u + 5, 0x123456ull * 0xfe0003ull & 0xffffffff,
-          (u64)(u32)((s64)0x123456 * (s32)0xfffe0003 >> 16), (u32)(0x123456ull * 0xfe0003ull + 0x80123456u), 0x1234, 0x34343434, 0,
+          (u64)(u32)((s64)0x123456 * (s32)0xfffe0003 >> 16), (u32)(0x123456ull * 0xfe0003ull + 0x80123456u), 0x1234,
+          0x34343434, 0,
           (u32)((0x80123456u & 0x00fe0003u) | (0x80123456u & 0x0f0f0f0f) | (0x00fe0003u & 0x0f0f0f0f)),
           9 + 0x56 * 3 + 0 + 0x12 * 0xfe, (u32)(9 + 0x56 * 3 + 0x12 * -2));
-    CHECK(TWO_INPUTS "shf.l.clamp.b32 %r3, %r1, %r2, 40; st.global.u32 [%d0+16], %r3; shf.r.clamp.b32 %r3, %r1, %r2, 40; st.global.u32 [%d0+24], %r3;\n"
-          "shf.l.wrap.b32 %r3, %r1, %r2, 40; st.global.u32 [%d0+32], %r3; shf.r.wrap.b32 %r3, %r1, %r2, 4; st.global.u32 [%d0+40], %r3;\n"
+    CHECK(TWO_INPUTS "shf.l.clamp.b32 %r3, %r1, %r2, 40; st.global.u32 [%d0+16], %r3; shf.r.clamp.b32 %r3, %r1, %r2, 40; "
+                     "st.global.u32 [%d0+24], %r3;\n"
+          "shf.l.wrap.b32 %r3, %r1, %r2, 40; st.global.u32 [%d0+32], %r3; shf.r.wrap.b32 %r3, %r1, %r2, 4; "
+          "st.global.u32 [%d0+40], %r3;\n"
           "shl.b32 %r3, %r1, 32; st.global.u32 [%d0+48], %r3; shr.s32 %r3, %r1, 99; st.global.u32 [%d0+56], %r3;\n"
           "shr.u64 %d3, %d1, 64; st.global.u64 [%d0+64], %d3; shl.b64 %d3, %d1, 65600; st.global.u64 [%d0+72], %d3;\n"
-          "cvt.u16.u32 %h1, %r1; mov.u32 %r4, 65537; shl.b16 %h2, %h1, %r4; st.global.u16 [%d0+80], %h2; shr.s16 %h2, %h1, 17; st.global.u16 [%d0+88], %h2;",
+          "cvt.u16.u32 %h1, %r1; mov.u32 %r4, 65537; shl.b16 %h2, %h1, %r4; st.global.u16 [%d0+80], %h2; "
+          "shr.s16 %h2, %h1, 17; st.global.u16 [%d0+88], %h2;",
           WORDS(0x89abcdef, 0x01234567), 0x89abcdef, 0x01234567, 0x23456789, 0x789abcde, 0, 0xffffffff, 0, 0, 0, 0xffff);
-    CHECK(TWO_INPUTS "bfe.u32 %r3, %r1, 4, 8; st.global.u32 [%d0+16], %r3; bfe.s32 %r3, %r1, 28, 8; st.global.u32 [%d0+24], %r3;\n"
+    CHECK(TWO_INPUTS "bfe.u32 %r3, %r1, 4, 8; st.global.u32 [%d0+16], %r3; bfe.s32 %r3, %r1, 28, 8; "
+                     "st.global.u32 [%d0+24], %r3;\n"
           "bfe.s32 %r3, %r1, 0, 0; st.global.u32 [%d0+32], %r3; bfe.s32 %r3, %r1, 40, 4; st.global.u32 [%d0+40], %r3;\n"
-          "bfi.b32 %r3, %r1, %r2, 8, 12; st.global.u32 [%d0+48], %r3; bfi.b64 %d3, %d1, %d2, 60, 200; st.global.u64 [%d0+56], %d3;\n"
-          "bfind.u32 %r3, %r2; st.global.u32 [%d0+64], %r3; bfind.s32 %r3, %r1; st.global.u32 [%d0+72], %r3; bfind.shiftamt.u32 %r3, %r2; st.global.u32 [%d0+80], %r3;",
+          "bfi.b32 %r3, %r1, %r2, 8, 12; st.global.u32 [%d0+48], %r3; bfi.b64 %d3, %d1, %d2, 60, 200; "
+          "st.global.u64 [%d0+56], %d3;\n"
+          "bfind.u32 %r3, %r2; st.global.u32 [%d0+64], %r3; bfind.s32 %r3, %r1; st.global.u32 [%d0+72], %r3; "
+          "bfind.shiftamt.u32 %r3, %r2; st.global.u32 [%d0+80], %r3;",
           WORDS(0x89abcdef, 0x01234567), 0xde, 0xfffffff8, 0, 0xffffffff, 0x012def67, 0xf000000001234567, 24, 30, 7);
     CHECK(TWO_INPUTS "div.u32 %r3, %r1, 0; st.global.u32 [%d0+16], %r3; div.s32 %r3, %r1, -1; st.global.u32 [%d0+24], %r3;\n"
-          "rem.s32 %r3, %r1, -1; st.global.u32 [%d0+32], %r3; add.sat.s32 %r3, %r1, %r1; st.global.u32 [%d0+40], %r3; neg.s32 %r3, %r1; st.global.u32 [%d0+48], %r3;\n"
+          "rem.s32 %r3, %r1, -1; st.global.u32 [%d0+32], %r3; add.sat.s32 %r3, %r1, %r1; st.global.u32 [%d0+40], %r3; "
+          "neg.s32 %r3, %r1; st.global.u32 [%d0+48], %r3;\n"
           "div.u64 %d3, %d1, 0; st.global.u64 [%d0+56], %d3;",
           WORDS(0x80000000, 1), 0xffffffff, 0x80000000, 0, 0x80000000, 0x80000000, ~0ull);
-    CHECK(TWO_INPUTS "add.cc.u64 %d3, %d1, %d2; addc.cc.u64 %d4, %d1, 0; addc.u64 %d5, 0, 0; sub.cc.u32 %r3, %r2, %r1; subc.u32 %r4, 0, 0;\n"
-          "st.global.u64 [%d0+16], %d3; st.global.u64 [%d0+24], %d4; st.global.u64 [%d0+32], %d5; st.global.u32 [%d0+40], %r3; st.global.u32 [%d0+48], %r4;\n"
-          "mad.lo.cc.u32 %r5, %r1, %r1, %r1; madc.hi.u32 %r6, %r1, %r1, 7; st.global.u32 [%d0+56], %r5; st.global.u32 [%d0+64], %r6;\n"
-          "mad.wide.s32 %d6, %r1, %r1, %d2; mad.wide.u32 %d7, %r1, %r1, %d2; st.global.u64 [%d0+72], %d6; st.global.u64 [%d0+80], %d7;",
+    CHECK(TWO_INPUTS "add.cc.u64 %d3, %d1, %d2; addc.cc.u64 %d4, %d1, 0; addc.u64 %d5, 0, 0; sub.cc.u32 %r3, %r2, %r1; "
+                     "subc.u32 %r4, 0, 0;\n"
+          "st.global.u64 [%d0+16], %d3; st.global.u64 [%d0+24], %d4; st.global.u64 [%d0+32], %d5; "
+          "st.global.u32 [%d0+40], %r3; st.global.u32 [%d0+48], %r4;\n"
+          "mad.lo.cc.u32 %r5, %r1, %r1, %r1; madc.hi.u32 %r6, %r1, %r1, 7; st.global.u32 [%d0+56], %r5; "
+          "st.global.u32 [%d0+64], %r6;\n"
+          "mad.wide.s32 %d6, %r1, %r1, %d2; mad.wide.u32 %d7, %r1, %r1, %d2; st.global.u64 [%d0+72], %d6; "
+          "st.global.u64 [%d0+80], %d7;",
           WORDS(~0ull, 3), 2, 0, 1, 4, 0xffffffff, 0, 6, 4,
           (0xffffffffull * 0xffffffffull) + 3);
 }
@@ -841,23 +875,33 @@ static u64 bits_of_f(float f) { u32 u; memcpy(&u, &f, 4); return u; }
 static void test_floating_point_instructions_that_clang_seldom_emits(void **state) {
     (void)state;
     CHECK("ld.global.f32 %f1, [%d0]; ld.global.f32 %f2, [%d0+8]; ld.global.f64 %g1, [%d0+16];\n"
-          "copysign.f32 %f3, %f2, %f1; st.global.f32 [%d0+24], %f3; add.rn.sat.f32 %f3, %f1, 0f40000000; st.global.f32 [%d0+32], %f3;\n"
-          "mul.rn.sat.f32 %f3, %f1, %f1; st.global.f32 [%d0+40], %f3; fma.rn.f32 %f3, %f1, %f1, %f2; st.global.f32 [%d0+48], %f3;\n"
+          "copysign.f32 %f3, %f2, %f1; st.global.f32 [%d0+24], %f3; add.rn.sat.f32 %f3, %f1, 0f40000000; "
+          "st.global.f32 [%d0+32], %f3;\n"
+          "mul.rn.sat.f32 %f3, %f1, %f1; st.global.f32 [%d0+40], %f3; fma.rn.f32 %f3, %f1, %f1, %f2; "
+          "st.global.f32 [%d0+48], %f3;\n"
           "mad.rn.f32 %f3, %f1, 2.0, 1.0; st.global.f32 [%d0+56], %f3; rcp.approx.f32 %f3, %f1; st.global.f32 [%d0+64], %f3;\n"
           "sqrt.approx.f32 %f3, 16.0; st.global.f32 [%d0+72], %f3; div.full.f32 %f3, %f1, %f2; st.global.f32 [%d0+80], %f3;\n"
-          "max.NaN.f32 %f3, %f1, 0f7fc00000; st.global.f32 [%d0+88], %f3; min.f32 %f3, %f1, 0f7fc00000; st.global.f32 [%d0+96], %f3;\n"
-          "mov.b32 %r1, %f1; st.global.u32 [%d0+104], %r1; neg.f64 %g2, %g1; st.global.f64 [%d0+112], %g2; cvt.rmi.f64.f64 %g2, %g1; st.global.f64 [%d0+120], %g2;\n"
-          "mov.f64 %g3, 0d3ff8000000000000; div.rp.f64 %g2, %g1, %g3; st.global.f64 [%d0+128], %g2; max.f32 %f3, 0f80000000, 0f00000000; st.global.f32 [%d0+136], %f3;\n"
-          "min.f32 %f3, 0f80000000, 0f00000000; st.global.f32 [%d0+144], %f3; min.f64 %g2, 0d0000000000000000, 0d8000000000000000; st.global.f64 [%d0+152], %g2;\n"
+          "max.NaN.f32 %f3, %f1, 0f7fc00000; st.global.f32 [%d0+88], %f3; min.f32 %f3, %f1, 0f7fc00000; "
+          "st.global.f32 [%d0+96], %f3;\n"
+          "mov.b32 %r1, %f1; st.global.u32 [%d0+104], %r1; neg.f64 %g2, %g1; st.global.f64 [%d0+112], %g2; "
+          "cvt.rmi.f64.f64 %g2, %g1; st.global.f64 [%d0+120], %g2;\n"
+          "mov.f64 %g3, 0d3ff8000000000000; div.rp.f64 %g2, %g1, %g3; st.global.f64 [%d0+128], %g2; "
+          "max.f32 %f3, 0f80000000, 0f00000000; st.global.f32 [%d0+136], %f3;\n"
+          "min.f32 %f3, 0f80000000, 0f00000000; st.global.f32 [%d0+144], %f3; "
+          "min.f64 %g2, 0d0000000000000000, 0d8000000000000000; st.global.f64 [%d0+152], %g2;\n"
           "max.f64 %g2, 0d0000000000000000, 0d8000000000000000; st.global.f64 [%d0+160], %g2;",
           WORDS(bits_of_f(1.5f), bits_of_f(-0.25f), bits_of(2.5)),
           bits_of_f(-1.5f), bits_of_f(1), bits_of_f(1), bits_of_f(2), bits_of_f(4), bits_of_f(1 / 1.5f),
-          bits_of_f(4), bits_of_f(-6), 0x7fffffff, bits_of_f(1.5f), bits_of_f(1.5f), bits_of(-2.5), bits_of(2), bits_of(2.5 / 1.5), 0, 0x80000000, bits_of(-0.0), 0);
+          bits_of_f(4), bits_of_f(-6), 0x7fffffff, bits_of_f(1.5f), bits_of_f(1.5f), bits_of(-2.5), bits_of(2),
+          bits_of(2.5 / 1.5), 0, 0x80000000, bits_of(-0.0), 0);
     CHECK("ld.global.f32 %f1, [%d0];\n"
-          "testp.finite.f32 %p1, %f1; selp.u32 %r1, 1, 0, %p1; st.global.u32 [%d0+8], %r1; testp.subnormal.f32 %p1, 0f00000001; selp.u32 %r1, 1, 0, %p1; st.global.u32 [%d0+16], %r1;\n"
-          "testp.normal.f64 %p1, 0d0010000000000000; selp.u32 %r1, 1, 0, %p1; st.global.u32 [%d0+24], %r1; testp.infinite.f32 %p1, 0fff800000; selp.u32 %r1, 1, 0, %p1; st.global.u32 [%d0+32], %r1;\n"
+          "testp.finite.f32 %p1, %f1; selp.u32 %r1, 1, 0, %p1; st.global.u32 [%d0+8], %r1; "
+          "testp.subnormal.f32 %p1, 0f00000001; selp.u32 %r1, 1, 0, %p1; st.global.u32 [%d0+16], %r1;\n"
+          "testp.normal.f64 %p1, 0d0010000000000000; selp.u32 %r1, 1, 0, %p1; st.global.u32 [%d0+24], %r1; "
+          "testp.infinite.f32 %p1, 0fff800000; selp.u32 %r1, 1, 0, %p1; st.global.u32 [%d0+32], %r1;\n"
           "slct.u32.f32 %r1, 5, 6, %f1; st.global.u32 [%d0+40], %r1; slct.u64.s32 %d1, 7, 8, -1; st.global.u64 [%d0+48], %d1;\n"
-          "set.gt.u32.f32 %r1, %f1, 0f00000000; st.global.u32 [%d0+56], %r1; set.lt.f32.s32 %f2, -4, 3; st.global.f32 [%d0+64], %f2;",
+          "set.gt.u32.f32 %r1, %f1, 0f00000000; st.global.u32 [%d0+56], %r1; set.lt.f32.s32 %f2, -4, 3; "
+          "st.global.f32 [%d0+64], %f2;",
           WORDS(bits_of_f(-3)), 1, 1, 1, 1, 6, 8, 0, bits_of_f(1));
 }
 
@@ -865,55 +909,76 @@ static void test_floating_point_instructions_that_clang_seldom_emits(void **stat
 static void test_arithmetic_of_halves_rounds_once(void **state) {
     (void)state;
     CHECK("mov.b16 %h1, 0x3c01; mov.b16 %h2, 0x3c01;\n"
-          "mul.f16 %h3, %h1, %h2; st.global.b16 [%d0+8], %h3; add.f16 %h3, %h1, %h2; st.global.b16 [%d0+16], %h3; mov.b16 %h5, 1; sub.rn.f16 %h3, %h1, %h5; st.global.b16 [%d0+24], %h3;\n"
-          "mov.b16 %h4, 0x1000; fma.rn.f16 %h3, %h1, %h2, %h4; st.global.b16 [%d0+32], %h3; mov.b16 %h4, 0x8001; mov.b16 %h5, 0x1000; fma.rn.f16 %h3, %h1, %h5, %h4; st.global.b16 [%d0+40], %h3;\n"
-          "setp.gt.f16 %p1, %h1, %h4; selp.b16 %h3, 1, 2, %p1; st.global.b16 [%d0+48], %h3; neg.f16 %h3, %h1; st.global.b16 [%d0+56], %h3; abs.f16 %h3, %h4; st.global.b16 [%d0+64], %h3;\n"
-          "cvt.rz.f16.f32 %h3, 0f477fffff; st.global.b16 [%d0+72], %h3; cvt.rp.f16.f32 %h3, 0f33000000; st.global.b16 [%d0+80], %h3; cvt.rni.s32.f16 %r1, %h1; st.global.u32 [%d0+88], %r1;\n"
-          "cvt.rn.f16.u32 %h3, 65519; st.global.b16 [%d0+96], %h3; cvt.rn.f16.s32 %h3, -65520; st.global.b16 [%d0+104], %h3; max.f16 %h3, %h1, %h4; st.global.b16 [%d0+112], %h3;",
+          "mul.f16 %h3, %h1, %h2; st.global.b16 [%d0+8], %h3; add.f16 %h3, %h1, %h2; st.global.b16 [%d0+16], %h3; "
+          "mov.b16 %h5, 1; sub.rn.f16 %h3, %h1, %h5; st.global.b16 [%d0+24], %h3;\n"
+          "mov.b16 %h4, 0x1000; fma.rn.f16 %h3, %h1, %h2, %h4; st.global.b16 [%d0+32], %h3; mov.b16 %h4, 0x8001; "
+          "mov.b16 %h5, 0x1000; fma.rn.f16 %h3, %h1, %h5, %h4; st.global.b16 [%d0+40], %h3;\n"
+          "setp.gt.f16 %p1, %h1, %h4; selp.b16 %h3, 1, 2, %p1; st.global.b16 [%d0+48], %h3; neg.f16 %h3, %h1; "
+          "st.global.b16 [%d0+56], %h3; abs.f16 %h3, %h4; st.global.b16 [%d0+64], %h3;\n"
+          "cvt.rz.f16.f32 %h3, 0f477fffff; st.global.b16 [%d0+72], %h3; cvt.rp.f16.f32 %h3, 0f33000000; "
+          "st.global.b16 [%d0+80], %h3; cvt.rni.s32.f16 %r1, %h1; st.global.u32 [%d0+88], %r1;\n"
+          "cvt.rn.f16.u32 %h3, 65519; st.global.b16 [%d0+96], %h3; cvt.rn.f16.s32 %h3, -65520; st.global.b16 [%d0+104], %h3; "
+          "max.f16 %h3, %h1, %h4; st.global.b16 [%d0+112], %h3;",
           WORDS(0), 0x3c02, 0x4001, 0x3c01, 0x3c03, 0x1001, 1, 0xbc01, 1, 0x7bff, 1, 1, 0x7bff, 0xfc00, 0x3c01);
 }
 
 static void test_predicates_combine_and_guard(void **state) {
     (void)state;
-    CHECK(TWO_INPUTS "setp.lt.and.u32 %p1|%p2, %r1, %r2, 1; setp.ge.or.s32 %p3, %r1, %r2, !%p1; setp.ne.xor.u32 %p4, %r1, %r2, %p1;\n"
+    CHECK(TWO_INPUTS "setp.lt.and.u32 %p1|%p2, %r1, %r2, 1; setp.ge.or.s32 %p3, %r1, %r2, !%p1; "
+                     "setp.ne.xor.u32 %p4, %r1, %r2, %p1;\n"
           "selp.u32 %r3, 1, 0, %p1; selp.u32 %r4, 1, 0, %p2; selp.u32 %r5, 1, 0, %p3; selp.u32 %r6, 1, 0, %p4;\n"
           "st.global.v2.u32 [%d0+16], {%r3, %r4}; st.global.v2.u32 [%d0+24], {%r5, %r6};\n"
-          "mov.u32 %r7, 10; @%p1 mov.u32 %r7, 20; @!%p1 mov.u32 %r7, 30; @%p2 add.u32 %r7, %r7, 1; @!%p2 add.u32 %r7, %r7, 2; st.global.u32 [%d0+32], %r7;\n"
-          "not.pred %p5, %p1; and.pred %p6, %p1, %p5; or.pred %p6, %p6, %p1; mov.pred %p7, %p6; @%p7 st.global.u32 [%d0+40], 77;\n"
+          "mov.u32 %r7, 10; @%p1 mov.u32 %r7, 20; @!%p1 mov.u32 %r7, 30; @%p2 add.u32 %r7, %r7, 1; @!%p2 add.u32 %r7, %r7, 2; "
+          "st.global.u32 [%d0+32], %r7;\n"
+          "not.pred %p5, %p1; and.pred %p6, %p1, %p5; or.pred %p6, %p6, %p1; mov.pred %p7, %p6; "
+          "@%p7 st.global.u32 [%d0+40], 77;\n"
           "@%p7 bra NEXT; st.global.u32 [%d0+40], 78;\nNEXT:\n@%p5 bra.uni OVER; st.global.u32 [%d0+48], 5; OVER:\n"
-          "setp.gtu.f32 %p8, 0f7fc00000, 1.0; @%p8 st.global.u32 [%d0+56], 1; setp.hi.u64 %p8, %d2, %d1; @%p8 st.global.u32 [%d0+64], 1;",
+          "setp.gtu.f32 %p8, 0f7fc00000, 1.0; @%p8 st.global.u32 [%d0+56], 1; setp.hi.u64 %p8, %d2, %d1; "
+          "@%p8 st.global.u32 [%d0+64], 1;",
           WORDS(3, 9), 1, 0, 22, 77, 5, 1, 1);
 }
 
 static void test_moves_pack_and_unpack(void **state) {
     (void)state;
     CHECK("ld.global.u64 %d1, [%d0]; mov.b64 {%r1, %r2}, %d1; mov.b64 %d2, {%r2, %r1}; st.global.u64 [%d0+8], %d2;\n"
-          "mov.b32 {%h1, %h2}, %r1; mov.b32 %r3, {%h2, %h1}; st.global.u32 [%d0+16], %r3; mov.b64 {%h1, %h2, %h3, %h4}, %d1; mov.b64 %d3, {%h4, %h3, %h2, %h1};\n"
-          "st.global.u64 [%d0+24], %d3; mov.b64 {_, %r4}, %d1; st.global.u32 [%d0+32], %r4; st.global.v4.u16 [%d0+40], {%h4, 7, %h1, %h1};",
+          "mov.b32 {%h1, %h2}, %r1; mov.b32 %r3, {%h2, %h1}; st.global.u32 [%d0+16], %r3; mov.b64 {%h1, %h2, %h3, %h4}, %d1; "
+          "mov.b64 %d3, {%h4, %h3, %h2, %h1};\n"
+          "st.global.u64 [%d0+24], %d3; mov.b64 {_, %r4}, %d1; st.global.u32 [%d0+32], %r4; "
+          "st.global.v4.u16 [%d0+40], {%h4, 7, %h1, %h1};",
           WORDS(0x1122334455667788), 0x5566778811223344, 0x77885566, 0x7788556633441122, 0x11223344, 0x7788778800071122);
 }
 
 static void test_conversions_between_integers(void **state) {
     (void)state;
     CHECK("ld.global.u32 %r1, [%d0]; ld.global.u64 %d1, [%d0]; cvt.u16.u32 %h1, %r1;\n"
-          "cvt.s32.s8 %r2, %h1; st.global.u32 [%d0+8], %r2; cvt.u32.u8 %r2, %h1; st.global.u32 [%d0+16], %r2; cvt.s64.s16 %d2, %h1; st.global.u64 [%d0+24], %d2;\n"
-          "cvt.s8.u32 %r2, %r1; st.global.u32 [%d0+32], %r2; cvt.u8.u32 %h2, %r1; st.global.u16 [%d0+40], %h2; cvt.u16.s8 %r2, %r1; st.global.u32 [%d0+48], %r2;\n"
-          "cvt.sat.u8.s32 %r2, %r1; st.global.u32 [%d0+56], %r2; cvt.sat.s8.s32 %r2, %r1; st.global.u32 [%d0+64], %r2; cvt.sat.u16.u64 %h2, %d1; st.global.u16 [%d0+72], %h2;\n"
+          "cvt.s32.s8 %r2, %h1; st.global.u32 [%d0+8], %r2; cvt.u32.u8 %r2, %h1; st.global.u32 [%d0+16], %r2; "
+          "cvt.s64.s16 %d2, %h1; st.global.u64 [%d0+24], %d2;\n"
+          "cvt.s8.u32 %r2, %r1; st.global.u32 [%d0+32], %r2; cvt.u8.u32 %h2, %r1; st.global.u16 [%d0+40], %h2; "
+          "cvt.u16.s8 %r2, %r1; st.global.u32 [%d0+48], %r2;\n"
+          "cvt.sat.u8.s32 %r2, %r1; st.global.u32 [%d0+56], %r2; cvt.sat.s8.s32 %r2, %r1; st.global.u32 [%d0+64], %r2; "
+          "cvt.sat.u16.u64 %h2, %d1; st.global.u16 [%d0+72], %h2;\n"
           "cvt.sat.s32.u64 %r2, %d1; st.global.u32 [%d0+80], %r2; cvt.s32.s64 %r2, %d1; st.global.u32 [%d0+88], %r2;\n"
-          "cvt.rzi.u8.f32 %r2, 300.7; st.global.u32 [%d0+96], %r2; cvt.rni.s16.f64 %h2, 0dc0e0001000000000; st.global.u16 [%d0+104], %h2; cvt.rzi.s8.f32 %r2, 0fc0200000; st.global.u32 [%d0+112], %r2;",
-          WORDS(0xffff80f6), 0xfffffff6, 0xf6, 0xffffffffffff80f6, 0xfffffff6, 0xf6, 0xfff6, 0, 0xffffff80, 0xffff, 0x7fffffff, 0xffff80f6,
+          "cvt.rzi.u8.f32 %r2, 300.7; st.global.u32 [%d0+96], %r2; cvt.rni.s16.f64 %h2, 0dc0e0001000000000; "
+          "st.global.u16 [%d0+104], %h2; cvt.rzi.s8.f32 %r2, 0fc0200000; st.global.u32 [%d0+112], %r2;",
+          WORDS(0xffff80f6), 0xfffffff6, 0xf6, 0xffffffffffff80f6, 0xfffffff6, 0xf6, 0xfff6, 0, 0xffffff80, 0xffff, 0x7fffffff,
+              0xffff80f6,
           255, 0x8000, 0xfffffffe);
 }
 
 static void test_addresses_of_all_spaces(void **state) {
     (void)state;
-    CHECK(".shared .align 8 .u32 s[2]; .local .align 8 .u32 l[2]; mov.u64 %d1, s; cvta.shared.u64 %d2, %d1; mov.u64 %d3, l; cvta.local.u64 %d4, %d3;\n"
+    CHECK(".shared .align 8 .u32 s[2]; .local .align 8 .u32 l[2]; mov.u64 %d1, s; cvta.shared.u64 %d2, %d1; mov.u64 %d3, l; "
+          "cvta.local.u64 %d4, %d3;\n"
           "st.u32 [%d2], 5; st.shared.u32 [s+4], 6; ld.shared.v2.u32 {%r1, %r2}, [%d1]; st.global.v2.u32 [%d0+8], {%r1, %r2};\n"
           "st.local.u32 [l+4], 9; st.u32 [%d4], 8; ld.v2.u32 {%r1, %r2}, [%d4]; st.global.v2.u32 [%d0+16], {%r1, %r2};\n"
-          "isspacep.shared %p1, %d2; isspacep.global %p2, %d0; isspacep.local %p3, %d2; selp.u32 %r1, 1, 0, %p1; selp.u32 %r2, 1, 0, %p2; selp.u32 %r3, 1, 0, %p3;\n"
-          "st.global.v4.u32 [%d0+32], {%r1, %r2, %r3, %r3}; cvta.to.shared.u64 %d5, %d2; sub.u64 %d5, %d5, %d1; st.global.u64 [%d0+24], %d5;\n"
-          "mov.u32 %r4, s; ld.shared.u32 %r5, [%r4+4]; red.shared.add.u32 [%d1], 4; atom.shared.cas.b32 %r6, [%d1], 9, 12; atom.exch.b32 %r7, [%d2], 13; add.u32 %r5, %r5, %r7;\n"
-          "st.global.v2.u32 [%d0+48], {%r5, %r6}; mov.b64 %d6, p; ld.param.u64 %d7, [%d6]; sub.u64 %d7, %d7, %d0; st.global.u64 [%d0+56], %d7;",
+          "isspacep.shared %p1, %d2; isspacep.global %p2, %d0; isspacep.local %p3, %d2; selp.u32 %r1, 1, 0, %p1; "
+          "selp.u32 %r2, 1, 0, %p2; selp.u32 %r3, 1, 0, %p3;\n"
+          "st.global.v4.u32 [%d0+32], {%r1, %r2, %r3, %r3}; cvta.to.shared.u64 %d5, %d2; sub.u64 %d5, %d5, %d1; "
+          "st.global.u64 [%d0+24], %d5;\n"
+          "mov.u32 %r4, s; ld.shared.u32 %r5, [%r4+4]; red.shared.add.u32 [%d1], 4; atom.shared.cas.b32 %r6, [%d1], 9, 12; "
+          "atom.exch.b32 %r7, [%d2], 13; add.u32 %r5, %r5, %r7;\n"
+          "st.global.v2.u32 [%d0+48], {%r5, %r6}; mov.b64 %d6, p; ld.param.u64 %d7, [%d6]; sub.u64 %d7, %d7, %d0; "
+          "st.global.u64 [%d0+56], %d7;",
           WORDS(0), 5 | 6ull << 32, 8 | 9ull << 32, 0, 1 | 1ull << 32, 0, 18 | 9ull << 32, 0);
 }
 
@@ -921,16 +986,20 @@ static void test_branch_tables_and_waiting_instructions(void **state) {
     (void)state;
     const u64 *got = words_of("mov.u32 %r1, %tid.x; and.b32 %r2, %r1, 3; ts: .branchtargets A, B, C, A; brx.idx %r2, ts;\n"
                               "A: mov.u32 %r3, 100; bra END;\nB: mov.u32 %r3, 200; bra END;\nC: mov.u32 %r3, 300;\n"
-                              "END: nanosleep.u32 20; membar.gl; mul.wide.u32 %d1, %r1, 8; add.u64 %d2, %d0, %d1; st.global.u32 [%d2], %r3;", NULL, 0, 8, 8);
+                              "END: nanosleep.u32 20; membar.gl; mul.wide.u32 %d1, %r1, 8; add.u64 %d2, %d0, %d1; "
+                              "st.global.u32 [%d2], %r3;", NULL, 0, 8, 8);
     static const u64 want[] = {100, 200, 300, 100, 100, 200, 300, 100};
     assert_memory_equal(got, want, sizeof want);
 }
 
 static void test_the_threads_of_a_warp_exchange_values(void **state) {
     (void)state;
-    const u64 *got = words_of("mov.u32 %r1, %tid.x; mad.lo.u32 %r2, %r1, 3, 1; setp.lt.u32 %p1, %r1, 40; setp.gt.u32 %p2, %r1, 3;\n"
-        "shfl.sync.down.b32 %r3, %r2, 4, 31, -1; shfl.sync.bfly.b32 %r4|%p3, %r2, 1, 0x1f, 0xffffffff; shfl.idx.b32 %r5, %r2, 2, 0x181f; shfl.sync.up.b32 %r6|%p4, %r2, 2, 0, -1;\n"
-        "vote.sync.ballot.b32 %r7, %p2, -1; vote.sync.all.pred %p5, %p1, -1; vote.sync.any.pred %p6, %p2, -1; selp.u32 %r8, 1, 0, %p5; selp.u32 %r9, 2, 0, %p4; selp.u32 %r10, 4, 0, %p6;\n"
+    const u64 *got = words_of("mov.u32 %r1, %tid.x; mad.lo.u32 %r2, %r1, 3, 1; setp.lt.u32 %p1, %r1, 40; "
+                              "setp.gt.u32 %p2, %r1, 3;\n"
+        "shfl.sync.down.b32 %r3, %r2, 4, 31, -1; shfl.sync.bfly.b32 %r4|%p3, %r2, 1, 0x1f, 0xffffffff; "
+        "shfl.idx.b32 %r5, %r2, 2, 0x181f; shfl.sync.up.b32 %r6|%p4, %r2, 2, 0, -1;\n"
+        "vote.sync.ballot.b32 %r7, %p2, -1; vote.sync.all.pred %p5, %p1, -1; vote.sync.any.pred %p6, %p2, -1; "
+        "selp.u32 %r8, 1, 0, %p5; selp.u32 %r9, 2, 0, %p4; selp.u32 %r10, 4, 0, %p6;\n"
         "or.b32 %r8, %r8, %r9; or.b32 %r8, %r8, %r10; bar.warp.sync -1; mul.wide.u32 %d1, %r1, 32; add.u64 %d2, %d0, %d1;\n"
         "st.global.v4.u32 [%d2], {%r3, %r4, %r5, %r6}; st.global.v2.u32 [%d2+16], {%r7, %r8};", NULL, 0, 64 * 4, 64);
     for (u32 t = 0; t < 64; t++) {
@@ -962,7 +1031,8 @@ static void test_bad_programs_are_refused_with_the_line(void **state) {
     (void)state;
     const unsigned L = BODY_LINE;
     refused("\nfoo.b32 %r1, %r2;", L + 1, "unknown instruction foo");
-    refused("add.u32 %r1, %r1, 1;\nadd.bar.u32 %r1, %r1, 1;", L + 1, "unknown instruction or modifier .bar: add.bar.u32 %r1, %r1, 1;");
+    refused("add.u32 %r1, %r1, 1;\nadd.bar.u32 %r1, %r1, 1;", L + 1,
+        "unknown instruction or modifier .bar: add.bar.u32 %r1, %r1, 1;");
     refused("and.u32 %r1, %r1, 1;", L, "unknown instruction");
     refused("setp.lt.b32 %p1, %r1, 1;", L, "unknown instruction");
     refused("add.u64 %d1, %r1, 1;", L, "%r1 is a .b32 register, which .u64 cannot take");
@@ -1032,7 +1102,8 @@ static void test_bad_modules_are_refused(void **state) {
     module_refused(".global .u64 x = y;", 1, "unknown symbol y");
     module_refused(".extern .global .u32 x;", 1, "other modules");
     module_refused(".entry k() { ret; }\n.entry k() { ret; }", 2, "defined twice");
-    module_refused(".func f(.param .b32 a);\n.entry k() {\n.param .b64 b;\ncall f, (b); ret; }\n.func f(.param .b32 a) { ret; }", 4, "does not match f");
+    module_refused(".func f(.param .b32 a);\n.entry k() {\n.param .b64 b;\ncall f, (b); ret; }\n.func f(.param .b32 a) { ret; "
+                   "}", 4, "does not match f");
     module_refused(".func (.param .b32 r) f() { ret; }\n.entry k() {\ncall f, (); ret; }", 3, "does not match f");
     module_refused(".func f();\n.entry k() { call f, (); ret; }", 1, "unknown symbol f");
     module_refused(".shared .b32 s[];\n", 1, "the size is missing");
@@ -1053,7 +1124,8 @@ static void fails(const char *body, unsigned threads, ptx_status want, unsigned 
     char       begin[20];
     ptx_status s = status_of(body, threads);
     snprintf(begin, sizeof begin, "line %u, ", line);
-    if (s != want || strncmp(said, begin, strlen(begin)) || !strstr(said, why)) fail_msg("%d: %s\nsaid of: %s", (int)s, said, body);
+    if (s != want || strncmp(said, begin, strlen(begin)) || !strstr(said, why)) fail_msg("%d: %s\nsaid of: %s", (int)s, said,
+        body);
 }
 
 static void test_bad_accesses_are_reported(void **state) {
@@ -1064,12 +1136,14 @@ static void test_bad_accesses_are_reported(void **state) {
     fails("mov.u64 %d1, 0; ld.global.u32 %r1, [%d1];", 1, PTX_BAD_ADDRESS, L, "at 0x0");
     fails("ld.u64 %d1, [%d0+28];", 1, PTX_MISALIGNED, L, "is not a multiple of 8: ld.u64 %d1, [%d0+28];");
     fails("st.global.u16 [%d0+3], 1;", 1, PTX_MISALIGNED, L, "is not a multiple of 2");
-    fails("and.b64 %d1, %d0, -16; ld.global.v4.u32 {%r1, %r2, %r3, %r4}, [%d1+8];", 1, PTX_MISALIGNED, L, "is not a multiple of 16");
+    fails("and.b64 %d1, %d0, -16; ld.global.v4.u32 {%r1, %r2, %r3, %r4}, [%d1+8];", 1, PTX_MISALIGNED, L,
+        "is not a multiple of 16");
     fails("atom.global.add.u32 %r1, [%d0+2], 1;", 1, PTX_MISALIGNED, L, "is not a multiple of 4");
     fails("red.global.add.u32 [%d0+32], 1;", 1, PTX_BAD_ADDRESS, L, "a write");
     fails(".shared .u32 s[4]; mov.u64 %d1, s; st.shared.u32 [%d1+16], 1;", 1, PTX_BAD_ADDRESS, L, "(shared)");
     fails(".shared .u32 s[4]; mov.u64 %d1, s; st.global.u32 [%d1], 1;", 1, PTX_BAD_ADDRESS, L, "(global)");
-    fails(".shared .u32 s[4]; mov.u64 %d1, s; cvta.shared.u64 %d1, %d1; ld.global.u32 %r1, [%d1];", 1, PTX_BAD_ADDRESS, L, "(global)");
+    fails(".shared .u32 s[4]; mov.u64 %d1, s; cvta.shared.u64 %d1, %d1; "
+          "ld.global.u32 %r1, [%d1];", 1, PTX_BAD_ADDRESS, L, "(global)");
     fails(".local .u32 l[4]; mov.u64 %d1, l; ld.local.u32 %r1, [%d1+16];", 1, PTX_BAD_ADDRESS, L, "(local)");
     fails("mov.b64 %d1, p; ld.param.u64 %d2, [%d1+8];", 1, PTX_BAD_ADDRESS, L, "(param)");
     fails("mov.u64 %d1, 0xc000000000000400; st.u32 [%d1], 1;", 1, PTX_BAD_ADDRESS, L, "(const)");
@@ -1077,7 +1151,8 @@ static void test_bad_accesses_are_reported(void **state) {
 
 static void test_memory_that_was_never_written_holds_a_pattern(void **state) {
     (void)state;
-    const u64 *got = words_of(".shared .u32 s[4]; .local .u32 l[4]; ld.shared.u32 %r1, [s+8]; ld.local.u32 %r2, [l+4]; st.global.v2.u32 [%d0], {%r1, %r2};\n"
+    const u64 *got = words_of(".shared .u32 s[4]; .local .u32 l[4]; ld.shared.u32 %r1, [s+8]; ld.local.u32 %r2, [l+4]; "
+                              "st.global.v2.u32 [%d0], {%r1, %r2};\n"
                               "st.shared.u32 [s+8], 0; st.local.u32 [l+4], 0;", NULL, 0, 1, 1);
     assert_true(*got == 0xa5a5a5a5a5a5a5a5);
 }
@@ -1085,8 +1160,10 @@ static void test_memory_that_was_never_written_holds_a_pattern(void **state) {
 static void test_a_function_gives_its_local_memory_back(void **state) {
     (void)state;
     u64        *words = NEW(u64, 1);
-    ptx_module *m = module_of(TOP ".func f(.param .u64 a) { .local .b8 l[8192]; .reg .b64 %d; ld.param.u64 %d, [a]; st.local.u64 [l+8184], %d; ret; }\n"
-                              ".entry k(.param .u64 p) { .param .u64 b; .reg .b64 %d; .reg .b32 %r; .reg .pred %p; ld.param.u64 %d, [p]; st.param.u64 [b], %d;\n"
+    ptx_module *m = module_of(TOP ".func f(.param .u64 a) { .local .b8 l[8192]; .reg .b64 %d; ld.param.u64 %d, [a]; "
+                                  "st.local.u64 [l+8184], %d; ret; }\n"
+                              ".entry k(.param .u64 p) { .param .u64 b; .reg .b64 %d; .reg .b32 %r; .reg .pred %p; "
+                              "ld.param.u64 %d, [p]; st.param.u64 [b], %d;\n"
                               "mov.u32 %r, 0; L: call f, (b); add.u32 %r, %r, 1; setp.lt.u32 %p, %r, 10000; @%p bra L; ret; }");
     works(launch(m, "k", 1, 1, 0, PARAMS(&words)));
     ptx_unload(m);
@@ -1106,14 +1183,18 @@ static void test_variables_have_bounds(void **state) {
     char error[300];
     u64 *words = NEW(u64, 1);
     ptx_module *m = module_of(TOP ".global .u32 a[2]; .global .u32 b[2]; .const .u32 c[2] = {7, 8};\n"
-                              ".entry in(.param .u64 p) { .reg .b32 %r<4>; .reg .b64 %d<4>; mov.u64 %d1, a; ld.global.u32 %r1, [%d1+4]; ret; }\n"
-                              ".entry over(.param .u64 p) { .reg .b32 %r<4>; .reg .b64 %d<4>; mov.u64 %d1, a; ld.global.u32 %r1, [%d1+8]; ret; }\n"
-                              ".entry constant(.param .u64 p) { .reg .b32 %r<4>; .reg .b64 %d<4>; mov.u64 %d1, c; ld.const.u32 %r1, [%d1+8]; ret; }\n");
+                              ".entry in(.param .u64 p) { .reg .b32 %r<4>; .reg .b64 %d<4>; mov.u64 %d1, a; "
+                              "ld.global.u32 %r1, [%d1+4]; ret; }\n"
+                              ".entry over(.param .u64 p) { .reg .b32 %r<4>; .reg .b64 %d<4>; mov.u64 %d1, a; "
+                              "ld.global.u32 %r1, [%d1+8]; ret; }\n"
+                              ".entry constant(.param .u64 p) { .reg .b32 %r<4>; .reg .b64 %d<4>; mov.u64 %d1, c; "
+                              "ld.const.u32 %r1, [%d1+8]; ret; }\n");
     assert_int_equal(launch(m, "in", 1, 1, 0, PARAMS(&words)), PTX_OK);
     assert_int_equal(launch(m, "over", 1, 1, 0, PARAMS(&words)), PTX_BAD_ADDRESS);
     assert_int_equal(launch(m, "constant", 1, 1, 0, PARAMS(&words)), PTX_BAD_ADDRESS);
     ptx_unload(m);
-    assert_null(ptx_load(TOP ".const .u32 c[2];\n.entry k() { .reg .b32 %r;\nld.const.u32 %r, [c+8]; ret; }", error, sizeof error));
+    assert_null(ptx_load(TOP ".const .u32 c[2];\n.entry k() { .reg .b32 %r;\nld.const.u32 %r, [c+8]; ret; "
+                             "}", error, sizeof error));
     assert_non_null(strstr(error, "line 6: 4 bytes at 8 are not in c"));
 }
 
@@ -1121,16 +1202,20 @@ static void test_registers_that_were_never_written_are_reported(void **state) {
     (void)state;
     const unsigned L = BODY_LINE;
     fails("\nadd.u32 %r1, %r2, 1;", 1, PTX_BAD_PROGRAM, L + 1, "register %r2 is read before it is written");
-    fails("mov.u32 %r1, %tid.x; setp.eq.u32 %p1, %r1, 3; @!%p1 mov.u32 %r2, 5;\nst.global.u32 [%d0], %r2;", 8, PTX_BAD_PROGRAM, L + 1, "thread (3, 0, 0): register %r2");
-    fails("mov.u32 %r1, %tid.x; setp.eq.u32 %p1, %r1, 3; @%p1 bra X; mov.u64 %d1, 5; X: mov.u64 %d2, %d1; mov.u64 %d3, %d2;\nst.global.u64 [%d0], %d3;", 8,
+    fails("mov.u32 %r1, %tid.x; setp.eq.u32 %p1, %r1, 3; @!%p1 mov.u32 %r2, 5;\nst.global.u32 [%d0], %r2;", 8, PTX_BAD_PROGRAM,
+        L + 1, "thread (3, 0, 0): register %r2");
+    fails("mov.u32 %r1, %tid.x; setp.eq.u32 %p1, %r1, 3; @%p1 bra X; mov.u64 %d1, 5; X: mov.u64 %d2, %d1; "
+          "mov.u64 %d3, %d2;\nst.global.u64 [%d0], %d3;", 8,
           PTX_BAD_PROGRAM, L + 1, "thread (3, 0, 0): register %d3");
     fails("ld.global.u32 %r1, [%d5];", 1, PTX_BAD_PROGRAM, L, "register %d5");
     fails("st.global.v2.u32 [%d0], {%r0, %r1};", 1, PTX_BAD_PROGRAM, L, "before it is written");
     fails("@%p1 st.global.u32 [%d0], 1;", 1, PTX_BAD_PROGRAM, L, "register %p1");
     /* Written in the first round of a loop, read in the second; written on both ways; only copied. */
-    assert_int_equal(status_of("mov.u32 %r1, 0; setp.ne.u32 %p2, %r1, 0; AGAIN: @!%p2 bra SKIP; st.global.u32 [%d0], %r2; SKIP: mov.u32 %r2, 7; add.u32 %r1, %r1, 1;\n"
+    assert_int_equal(status_of("mov.u32 %r1, 0; setp.ne.u32 %p2, %r1, 0; AGAIN: @!%p2 bra SKIP; st.global.u32 [%d0], %r2; "
+                               "SKIP: mov.u32 %r2, 7; add.u32 %r1, %r1, 1;\n"
                                "setp.lt.u32 %p2, %r1, 3; @%p2 bra AGAIN;", 1), PTX_OK);
-    assert_int_equal(status_of("mov.u32 %r1, %tid.x; setp.eq.u32 %p1, %r1, 3; @%p1 mov.u32 %r2, 5; @!%p1 mov.u32 %r2, 6; st.global.u32 [%d0], %r2;", 8), PTX_OK);
+    assert_int_equal(status_of("mov.u32 %r1, %tid.x; setp.eq.u32 %p1, %r1, 3; @%p1 mov.u32 %r2, 5; @!%p1 mov.u32 %r2, 6; "
+                               "st.global.u32 [%d0], %r2;", 8), PTX_OK);
     assert_int_equal(status_of("mov.u32 %r1, %r2;", 1), PTX_OK);
 }
 
@@ -1165,8 +1250,10 @@ static void test_bad_launches_are_reported(void **state) {
     works(launch(m, "k", 1, 1024, 0, PARAMS(&words)));
     assert_null(ptx_find(m, "other"));
     ptx_unload(m);
-    m = module_of(TOP ".func f(.param .u64 a) {\n.param .u64 b; .reg .b64 %d; ld.param.u64 %d, [a]; st.param.u64 [b], %d;\ncall f, (b); ret; }\n"
-                  ".entry k(.param .u64 p) { .param .u64 b; .reg .b64 %d; ld.param.u64 %d, [p]; st.param.u64 [b], %d; call f, (b); ret; }");
+    m = module_of(TOP ".func f(.param .u64 a) {\n.param .u64 b; .reg .b64 %d; ld.param.u64 %d, [a]; "
+                      "st.param.u64 [b], %d;\ncall f, (b); ret; }\n"
+                  ".entry k(.param .u64 p) { .param .u64 b; .reg .b64 %d; ld.param.u64 %d, [p]; st.param.u64 [b], %d; "
+                  "call f, (b); ret; }");
     assert_int_equal(launch(m, "k", 1, 1, 0, PARAMS(&words)), PTX_BAD_PROGRAM);
     assert_non_null(strstr(said, "line 6"));
     assert_non_null(strstr(said, "nested too deep"));

@@ -88,8 +88,8 @@ enum {
 
 /* Mark of a space in the upper 16 bits of a generic address. */
 enum { W_GLOBAL = 0, W_SHARED = 0x5300, W_LOCAL = 0x7c00, W_CONST = 0xc000, W_PARAM = 0x9a00, W_FUNCTION = 0xf000 };
-enum { GENERIC, GLOBAL, SHARED, LOCAL, CONST, PARAM, REG };     /* spaces */
-static const unsigned windows[] = {0, W_GLOBAL, W_SHARED, W_LOCAL, W_CONST, W_PARAM, 0};
+enum { GENERIC, GLOBAL, SHARED, LOCAL, CONST, PARAM };          /* spaces */
+static const unsigned windows[] = {0, W_GLOBAL, W_SHARED, W_LOCAL, W_CONST, W_PARAM};
 
 #define FIRST_ADDRESS 1024u
 #define REGION_BITS   20        /* shared memory has three regions, so that running over the end of one is seen */
@@ -162,7 +162,14 @@ struct ptx_module {
 
 typedef struct label { const char *name; unsigned line; long at; const uint32_t *targets; size_t count; char kind; } label;
 typedef struct fix { size_t at; unsigned line; } fix;
-typedef struct relocation { unsigned char *data; size_t const_offset; int in_const; const char *name; uint64_t add; unsigned line, size; int generic; } relocation;
+typedef struct relocation {     /* an initial value that is the address of `name` */
+    unsigned char *data;
+    size_t         const_offset;
+    int            in_const, generic;
+    const char    *name;
+    uint64_t       add;
+    unsigned       line;
+} relocation;
 
 typedef struct parser {
     ptx_module   *m;
@@ -179,7 +186,8 @@ typedef struct parser {
     uint64_t     *init;
     char         *constant;     /* which slots are constants */
     uint16_t     *scratch;
-    size_t        declaration_count, declaration_cap, symbol_count, symbol_cap, label_count, label_cap, relocation_count, relocation_cap;
+    size_t        declaration_count, declaration_cap, symbol_count, symbol_cap;
+    size_t        label_count, label_cap, relocation_count, relocation_cap;
     size_t        slots, init_cap, constant_cap, scratch_count, scratch_used, scratch_cap, visible_declarations;
     unsigned      scope, line;
     unsigned      scope_ids[64], depth;
@@ -279,7 +287,8 @@ static int text_is(const token *t, const char *s) { return t->length == strlen(s
 static int is(parser *p, const char *s) { return peek(p)->kind && peek(p)->kind != 's' && text_is(peek(p), s); }
 static int accept(parser *p, const char *s) { return is(p, s) ? (p->at++, 1) : 0; }
 static void expect(parser *p, const char *s) {
-    if (!accept(p, s)) refuse(p, peek(p)->kind ? peek(p)->line : p->line, "expected '%s' before '%.*s'", s, (int)peek(p)->length, peek(p)->s);
+    const token *t = peek(p);
+    if (!accept(p, s)) refuse(p, t->kind ? t->line : p->line, "expected '%s' before '%.*s'", s, (int)t->length, t->s);
 }
 static const token *take_name(parser *p) {
     const token *t = peek(p);
@@ -485,6 +494,8 @@ static ptx_function *find_function(parser *p, const token *t) { /* made when it 
     return f;
 }
 
+static uint64_t function_address(const ptx_function *f) { return (uint64_t)W_FUNCTION << 48 | (uint64_t)(f->index + 1); }
+
 /* A register's type and an instruction's: the same size, and not one an integer and the other floating-point. */
 static int fits(type reg, type want) {
     if (reg.bits != want.bits || (reg.kind == K_PRED) != (want.kind == K_PRED)) return 0;
@@ -606,13 +617,15 @@ enum { CVT_INTEGRAL = 1 << 10, CVT_SAT = 1 << 11 };
 
 static unsigned log2_bytes(unsigned bits) { return bits == 8 ? 0 : bits == 16 ? 1 : bits == 32 ? 2 : 3; }
 static unsigned type_code(type t) {
-    return t.kind == K_F ? (t.bits == 16 ? T_F16 : t.bits == 32 ? T_F32 : T_F64) : (t.kind == K_S ? T_S8 : T_U8) + log2_bytes(t.bits);
+    if (t.kind == K_F) return t.bits == 16 ? T_F16 : t.bits == 32 ? T_F32 : T_F64;
+    return (t.kind == K_S ? T_S8 : T_U8) + log2_bytes(t.bits);
 }
 static unsigned cvt_code(type from, type to, type reg, int mode) {
     return type_code(from) | type_code(to) << 4 | (unsigned)mode << 8 | log2_bytes(reg.bits) << 12;
 }
 
-static const type b16 = {K_B, 16}, b32 = {K_B, 32}, b64 = {K_B, 64}, u32 = {K_U, 32}, f16 = {K_F, 16}, f32 = {K_F, 32}, pred = {K_PRED, 1};
+static const type b16 = {K_B, 16}, b32 = {K_B, 32}, b64 = {K_B, 64}, u32 = {K_U, 32};
+static const type f16 = {K_F, 16}, f32 = {K_F, 32}, pred = {K_PRED, 1};
 
 static uint16_t widen_half(parser *p, uint16_t from) {
     uint16_t wide = scratch(p);
@@ -749,7 +762,8 @@ static void i_sad(parser *p, int what) {
     (void)what;
     need(p, integer(t));
     mods_done(p);
-    uint16_t d = destination(p, t), a = next_source(p, t), b = next_source(p, t), c = next_source(p, t), lo = scratch(p), hi = scratch(p);
+    uint16_t d = destination(p, t), a = next_source(p, t), b = next_source(p, t), c = next_source(p, t);
+    uint16_t lo = scratch(p), hi = scratch(p);
     emit(p, t.kind == K_S ? by_width(OP_MINS_16, t) : OP_MINU, lo, a, b, 0, 0, 0);
     emit(p, t.kind == K_S ? by_width(OP_MAXS_16, t) : OP_MAXU, hi, a, b, 0, 0, 0);
     emit(p, by_width(OP_SUB_16, t), hi, hi, lo, 0, 0, 0);
@@ -770,7 +784,8 @@ static void i_min(parser *p, int what) {    /* min max */
     } else if (t.kind == K_F) {
         emit(p, by_half(what == MIN ? OP_MINF_32 : OP_MAXF_32, t), d, a, b, 0, (unsigned)nan, 0);
     } else {
-        emit(p, t.kind == K_U ? (what == MIN ? OP_MINU : OP_MAXU) : by_width(what == MIN ? OP_MINS_16 : OP_MAXS_16, t), d, a, b, 0, 0, 0);
+        unsigned of_signed = by_width(what == MIN ? OP_MINS_16 : OP_MAXS_16, t), of_unsigned = what == MIN ? OP_MINU : OP_MAXU;
+        emit(p, t.kind == K_S ? of_signed : of_unsigned, d, a, b, 0, 0, 0);
     }
 }
 
@@ -866,8 +881,8 @@ static void i_bfi(parser *p, int what) {    /* f = b with a's low bits inserted:
     (void)what;
     need(p, t.kind == K_B && t.bits >= 32);
     mods_done(p);
-    uint16_t d = destination(p, t), a = next_source(p, t), b = next_source(p, t), pos = next_source(p, u32), len = next_source(p, u32);
-    uint16_t x = scratch(p), y = scratch(p);
+    uint16_t d = destination(p, t), a = next_source(p, t), b = next_source(p, t);
+    uint16_t pos = next_source(p, u32), len = next_source(p, u32), x = scratch(p), y = scratch(p);
     emit(p, OP_AND, x, pos, constant_slot(p, 255), 0, 0, 0);
     emit(p, OP_AND, y, len, constant_slot(p, 255), 0, 0, 0);
     emit(p, OP_PACK, x, x, y, 0, 0, 8);
@@ -913,7 +928,8 @@ static void comparison(parser *p, type t, uint16_t to) {
     } else if (code == 2 || code == 5) {
         emit(p, code == 2 ? OP_EQ : OP_NE, to, a, b, 0, 0, 0);
     } else {
-        unsigned less = t.kind == K_S ? by_width(OP_LTS_16, t) : OP_LTU, less_equal = t.kind == K_S ? by_width(OP_LES_16, t) : OP_LEU;
+        unsigned less = t.kind == K_S ? by_width(OP_LTS_16, t) : OP_LTU;
+        unsigned less_equal = t.kind == K_S ? by_width(OP_LES_16, t) : OP_LEU;
         if (code & 1) emit(p, code & 2 ? less_equal : less, to, a, b, 0, 0, 0);
         else emit(p, code & 2 ? less_equal : less, to, b, a, 0, 0, 0);
     }
@@ -1055,7 +1071,7 @@ static void i_mov(parser *p, int what) {
         number add = {0, 0, 0};
         if (is(p, "+")) add = take_number(p);
         if (s) address_of(p, d, s, add.bits);
-        else emit(p, OP_MOV, d, constant_slot(p, (uint64_t)W_FUNCTION << 48 | (uint64_t)(find_function(p, n)->index + 1)), 0, 0, 0, 0);
+        else emit(p, OP_MOV, d, constant_slot(p, function_address(find_function(p, n))), 0, 0, 0, 0);
         return;
     }
     emit(p, OP_MOV, d, source(p, t), 0, 0, 0, 0);
@@ -1068,7 +1084,8 @@ static void i_cvt(parser *p, int what) {
     int  int_int = to.kind != K_F && from.kind != K_F, narrows = to.kind == K_F && (from.kind != K_F || to.bits < from.bits);
     (void)what;
     need(p, to.kind != K_B && from.kind != K_B && to.kind != K_PRED && from.kind != K_PRED);
-    need(p, (to_integer >= 0) == (from.kind == K_F && to.kind != K_F) || (to_integer >= 0 && to.kind == K_F && to.bits == from.bits));
+    int  float_int = from.kind == K_F && to.kind != K_F, same = from.kind == K_F && to.kind == K_F && to.bits == from.bits;
+    need(p, (to_integer >= 0) == float_int || (to_integer >= 0 && same));
     if ((mode >= 0) != narrows) refuse(p, p->line, narrows ? "cvt needs a rounding mode here" : "cvt takes no rounding mode here");
     mods_done(p);
     uint16_t d = destination_of(p, to, 1, &reg);
@@ -1076,7 +1093,9 @@ static void i_cvt(parser *p, int what) {
     uint16_t a = source_of(p, from, 1, &from_reg);
     if (!int_int || sat) {
         unsigned x = cvt_code(from, to, reg, to_integer >= 0 ? to_integer : mode >= 0 ? mode : RN);
-        emit(p, OP_CVT, d, a, 0, 0, x | (to_integer >= 0 && to.kind == K_F ? (unsigned)CVT_INTEGRAL : 0u) | (sat ? (unsigned)CVT_SAT : 0u), 0);
+        if (to_integer >= 0 && to.kind == K_F) x |= CVT_INTEGRAL;
+        if (sat) x |= CVT_SAT;
+        emit(p, OP_CVT, d, a, 0, 0, x, 0);
         return;
     }
     /* The narrower of both types counts; above it the sign of the source, or of the destination's own type, fills the register. */
@@ -1130,7 +1149,8 @@ static void i_isspacep(parser *p, int what) {
     emit(p, OP_ISSPACE, d, a, 0, 0, windows[space], 0);
 }
 
-typedef struct place { int direct; uint16_t base; long offset; } place;    /* direct: the offset is in the frame's or the kernel's parameters */
+/* direct: in the frame (1), in the kernel's parameters (2) */
+typedef struct place { int direct; uint16_t base; long offset; } place;
 
 /* [register], [symbol], with an offset; what can be checked now is. */
 static place take_address(parser *p, int space, size_t size) {
@@ -1177,12 +1197,13 @@ static place take_address(parser *p, int space, size_t size) {
     return r;
 }
 
-/* Bits 0-1: log2 of the size. 2-3: sign extension to 16, 32, 64 bits. 4: volatile. 5-7: space, where the operation does not say it. */
+/* x of an access: bits 0-1 log2 of the size, 2-3 sign extension to 16, 32, 64 bits, 4 volatile, 5-7 the space. */
 enum { M_VOLATILE = 16 };
 
 static void memory_mods(parser *p, int *space, int *ordered, unsigned *count) {
-    static const char *const weak[] = {"weak", "nc", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "L1::evict_normal", "L1::evict_unchanged",
-        "L1::evict_first", "L1::evict_last", "L1::no_allocate", "L2::64B", "L2::128B", "L2::256B", "cta", "cluster", "gpu", "sys", NULL};
+    static const char *const weak[] = {"weak", "nc", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "L1::evict_normal",
+        "L1::evict_unchanged", "L1::evict_first", "L1::evict_last", "L1::no_allocate", "L2::64B", "L2::128B", "L2::256B",
+        "cta", "cluster", "gpu", "sys", NULL};
     static const char *const strong[] = {"volatile", "relaxed", "acquire", "release", "acq_rel", "mmio", NULL};
     *space = space_mod(p);
     *ordered = mod_of(p, strong, -1) >= 0;
@@ -1649,7 +1670,8 @@ static void track_unwritten(parser *p, size_t start) {
             moved[i] = m->code_count;
             p->line = old_lines[i];
             for (unsigned k = reads_of(m, &c, out); k-- > 0;) {
-                if (shadow[out[k]] && c.op != OP_MOV && !has(written, out[k])) emit(p, OP_CHECK, 0, shadow[out[k]], 0, 0, 0, out[k]);
+                if (!shadow[out[k]] || c.op == OP_MOV || has(written, out[k])) continue;
+                emit(p, OP_CHECK, 0, shadow[out[k]], 0, 0, 0, out[k]);
             }
             emit(p, c.op, c.d, c.a, c.b, c.c, c.x, c.imm);
             for (unsigned k = writes_of(m, &c, out); k-- > 0;) {
@@ -1746,7 +1768,7 @@ static void read_initialiser(parser *p, const shape *s, unsigned char *data, siz
         const token *t = peek(p);
         if (at + element > s->size) refuse(p, t->line, "more values than elements");
         if (t->kind == 'i') {
-            relocation r = {data, const_offset + at, in_const, NULL, 0, t->line, (unsigned)element, 0};
+            relocation r = {data, const_offset + at, in_const, 0, NULL, 0, t->line};
             if (data) r.data = data + at;
             r.generic = accept(p, "generic");
             if (r.generic) expect(p, "(");
@@ -1962,7 +1984,8 @@ static void read_function(parser *p, int entry) {
         } else if (accept(p, ".pragma")) {
             while (peek(p)->kind && !accept(p, ";")) p->at++;
         } else if (!accept(p, ".noreturn")) {
-            refuse(p, peek(p)->kind ? peek(p)->line : t->line, "unexpected '%.*s' in the function's head", (int)peek(p)->length, peek(p)->s);
+            const token *u = peek(p);
+            refuse(p, u->kind ? u->line : t->line, "unexpected '%.*s' in the function's head", (int)u->length, u->s);
         }
     }
     if (known->defined && is(p, "{")) refuse(p, t->line, "%s is defined twice", known->name);
@@ -2031,7 +2054,7 @@ static void link_module(parser *p) {
         const symbol     *s = find_symbol(p, &t);
         uint64_t          v;
         if (s) v = s->address + (r->generic ? (uint64_t)windows[s->space] << 48 : 0);
-        else v = (uint64_t)W_FUNCTION << 48 | (uint64_t)(find_function(p, &t)->index + 1);
+        else v = function_address(find_function(p, &t));
         v += r->add;
         memcpy(r->in_const ? m->consts + r->const_offset : r->data, &v, 8);
     }
@@ -2104,7 +2127,8 @@ const ptx_function *ptx_find(const ptx_module *m, const char *name) {
 size_t ptx_param_count(const ptx_function *f) { return f->count; }
 size_t ptx_param_size(const ptx_function *f, size_t i) { return i < f->count ? f->params[i].size : 0; }
 size_t ptx_static_shared(const ptx_function *f) {
-    return f->shared_bytes + (f->module->common_shared ? aligned(f->shared_bytes, 16) - f->shared_bytes + f->module->common_shared : 0);
+    size_t common = f->module->common_shared;
+    return common ? aligned(f->shared_bytes, 16) + common : f->shared_bytes;
 }
 
 /* ---- running: arithmetic that is not one C expression ---- */
@@ -2152,11 +2176,25 @@ static uint64_t rounded(unsigned x, uint64_t va, uint64_t vb, uint64_t vc) {
     fesetround(host_modes[x >> 4 & 3]);
     if (x >> 8) {
         volatile double a = as_f64(va), b = as_f64(vb), c = as_f64(vc), r;
-        r = what == R_ADD ? a + b : what == R_SUB ? a - b : what == R_MUL ? a * b : what == R_DIV ? a / b : what == R_FMA ? fma(a, b, c) : sqrt(a);
+        switch (what) {
+        case R_ADD: r = a + b; break;
+        case R_SUB: r = a - b; break;
+        case R_MUL: r = a * b; break;
+        case R_DIV: r = a / b; break;
+        case R_FMA: r = fma(a, b, c); break;
+        default: r = sqrt(a); break;
+        }
         result = of_f64(r);
     } else {
         volatile float a = as_f32(va), b = as_f32(vb), c = as_f32(vc), r;
-        r = what == R_ADD ? a + b : what == R_SUB ? a - b : what == R_MUL ? a * b : what == R_DIV ? a / b : what == R_FMA ? fmaf(a, b, c) : sqrtf(a);
+        switch (what) {
+        case R_ADD: r = a + b; break;
+        case R_SUB: r = a - b; break;
+        case R_MUL: r = a * b; break;
+        case R_DIV: r = a / b; break;
+        case R_FMA: r = fmaf(a, b, c); break;
+        default: r = sqrtf(a); break;
+        }
         result = of_f32(r);
     }
     fesetround(FE_TONEAREST);
@@ -2882,8 +2920,8 @@ static void shuffle(run *r, thread *warp, unsigned lane, uint32_t present, const
     thread     *t = &warp[lane];
     const insn *i = &r->m->code[t->pc];
     uint64_t   *regs = t->top->r;
-    unsigned    b = (unsigned)regs[i->b] & 31, c = (unsigned)regs[i->c] & 31, segment = (unsigned)regs[i->c] >> 8 & 31, from = lane, ok;
-    unsigned    highest = (lane & segment) | (c & ~segment), lowest = lane & segment;
+    unsigned    b = (unsigned)regs[i->b] & 31, c = (unsigned)regs[i->c] & 31, segment = (unsigned)regs[i->c] >> 8 & 31;
+    unsigned    from = lane, ok, highest = (lane & segment) | (c & ~segment), lowest = lane & segment;
     switch (i->x & 3) {
     case SHFL_UP: ok = lane >= b + highest, from = lane - b; break;
     case SHFL_DOWN: from = lane + b, ok = from <= highest; break;
@@ -3038,14 +3076,16 @@ static int prepare(run *r) {
     const ptx_launch   *l = r->launch;
     uint64_t            threads = (uint64_t)l->block[0] * l->block[1] * l->block[2];
     for (int k = 0; k < 3; k++) {
-        if (!l->grid[k] || !l->block[k] || l->block[k] > 1024) return fail(r, PTX_BAD_PROGRAM, "bad size of the grid or a block"), 0;
+        if (!l->grid[k] || !l->block[k] || l->block[k] > 1024) return fail(r, PTX_BAD_PROGRAM, "bad size of a grid or block"), 0;
         if (f->exact[0] && f->exact[k] != l->block[k]) return fail(r, PTX_BAD_PROGRAM, "not the block size of .reqntid"), 0;
     }
     if (threads > 1024) return fail(r, PTX_BAD_PROGRAM, "more than 1024 threads in a block"), 0;
     if (f->max_threads && threads > f->max_threads) {
         return fail(r, PTX_BAD_PROGRAM, "%u threads in a block, .maxntid allows %u", (unsigned)threads, f->max_threads), 0;
     }
-    if (l->shared_bytes > ((size_t)1 << REGION_BITS) - 2 * FIRST_ADDRESS) return fail(r, PTX_BAD_PROGRAM, "too much shared memory"), 0;
+    if (l->shared_bytes > ((size_t)1 << REGION_BITS) - 2 * FIRST_ADDRESS) {
+        return fail(r, PTX_BAD_PROGRAM, "too much shared memory"), 0;
+    }
     size_t stride = aligned(f->frame_bytes, 16);
     r->count = (unsigned)threads;
     r->region_sizes[OWN] = f->shared_bytes;
@@ -3088,8 +3128,8 @@ static void explain(const run *r, char *error, size_t error_size) {
     const uint64_t *id = t->first.r + S_TID;
     for (unsigned l = 1; l < line; l++) s = strchr(s, '\n') + 1;
     s += strspn(s, " \t");
-    snprintf(error, error_size, "line %u, block (%u, %u, %u), thread (%u, %u, %u): %s: %.*s", line, r->block[0], r->block[1], r->block[2],
-             (unsigned)id[0], (unsigned)id[1], (unsigned)id[2], r->why, (int)strcspn(s, "\r\n"), s);
+    snprintf(error, error_size, "line %u, block (%u, %u, %u), thread (%u, %u, %u): %s: %.*s", line, r->block[0], r->block[1],
+             r->block[2], (unsigned)id[0], (unsigned)id[1], (unsigned)id[2], r->why, (int)strcspn(s, "\r\n"), s);
 }
 
 ptx_status ptx_run(const ptx_function *f, const ptx_launch *launch, char *error, size_t error_size) {
