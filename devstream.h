@@ -894,6 +894,10 @@ static inline void ds__lock_give(ds__lock *lock) { atomic_store_explicit(&lock->
 
 typedef struct ds__thread ds__thread;
 
+/* A range of memory as a look-up finds it. */
+typedef struct ds__found { uintptr_t base, end; ds_memory_kind kind; int backend, device; } ds__found;
+#define DS__HITS 4
+
 /* What each thread has; the rest of its state hangs on `thread`, which a use of the thread's device or streams makes. */
 typedef struct ds__tls_block {
     const char *fn;      /* the public function that runs */
@@ -902,6 +906,7 @@ typedef struct ds__tls_block {
     int nested;          /* CPU driver: streams being run inside of one another */
     uint32_t epoch;      /* ds__g.epoch for which `thread` is valid */
     ds__thread *thread;
+    struct { uint32_t version; ds__found found; } hit[DS__HITS]; /* ranges found last, valid while the table has this version */
     char error[512];
 } ds__tls_block;
 static __thread ds__tls_block ds__tls;
@@ -2508,14 +2513,11 @@ static void ds__cuda_unload_unused(const ds__cuda_scope *scope, int device, int 
     pthread_mutex_unlock(&ds__cuda.mutex);
 }
 
-/* Where the parameters are: in the argument struct, which cuLaunchKernel copies from, or in first and count. */
-static void ds__cuda_params(const ds__kernel *k, const void *args, const uint64_t *first, const uint64_t *count, void **out) {
-    for (size_t i = 0; i < k->param_count; i++) {
-        const ds_param *p = &k->params[i]; /* numbers of items: the low half comes first */
-        const void *at = p->kind == DS_PARAM_FIRST ? (const void *)first : p->kind == DS_PARAM_COUNT ? (const void *)count
-                                                                         : (const void *)((const char *)args + p->offset);
-        out[i] = (void *)(uintptr_t)at;
-    }
+/* Where the parameters are: in the argument struct, which cuLaunchKernel copies from, or in first and count (which have offset 0
+   in the kernel's list). Of a number in 4 bytes the low half comes first. */
+static inline void ds__cuda_params(const ds__kernel *k, const void *args, const uint64_t *first, const uint64_t *count, void **out) {
+    const void *const base[] = { args, args, args, args, first, count }; /* by kind */
+    for (size_t i = 0; i < k->param_count; i++) out[i] = (void *)((uintptr_t)base[k->params[i].kind] + k->params[i].offset);
 }
 
 /* More dynamic shared memory than every GPU has must be asked for, once per kernel and device (CUDA C++ Programming Guide,
@@ -2531,7 +2533,7 @@ __attribute__((cold, noinline)) static ds_result ds__cuda_allow_shared(const ds_
     return code ? ds__also(ds__cuda_fail("cuFuncSetAttribute", code, scope->device), " (kernel %s, %u bytes of shared memory)", k->name, bytes) : DS_OK;
 }
 
-static ds_result ds__cuda_launch_one(const ds__cuda_scope *scope, const ds__cuda_stream *s, ds__kernel *k, const ds_grid *g, void **params) {
+static inline ds_result ds__cuda_launch_one(const ds__cuda_scope *scope, const ds__cuda_stream *s, ds__kernel *k, const ds_grid *g, void **params) {
     const char *call = "cuLaunchKernel";
     int code;
     if (DS__UNLIKELY(g->shared_bytes > DS__CUDA_PLAIN_SHARED)) {
@@ -3944,7 +3946,7 @@ static ds__op ds__op_make(int kind) {
     return op;
 }
 
-static ds_result ds__submit(ds__stream *s, const ds__op *op) {
+static inline ds_result ds__submit(ds__stream *s, const ds__op *op) {
     ds_result r = s->driver->submit(s->native, op);
     return DS__LIKELY(r >= 0) ? r : ds__stream_error(s, r);
 }
@@ -4041,13 +4043,15 @@ static ds_result ds__record(ds__event *e, ds__stream *s) {
 }
 
 DSDEF ds_result (ds_event_record)(ds_event event, ds_stream stream) {
-    DS__ENTER("ds_event_record");
-    ds__event *e = ds__event_pin(event);
-    if (!e) return DS_ERR_INVALID_HANDLE;
-    ds__stream *s = ds__stream_pin(stream);
-    ds_result r = s ? ds__record(e, s) : DS_ERR_INVALID_HANDLE;
-    if (s) ds__stream_unpin(s);
-    ds__event_unpin(e);
+    ds_result r = ds__enter_inline("ds_event_record");
+    if (DS__UNLIKELY(r < 0)) return r;
+    ds__event *e = ds__pin_inline(&ds__g.events, event.id);
+    if (DS__UNLIKELY(!e)) { ds__event_pin(event); return DS_ERR_INVALID_HANDLE; } /* again, for the sentence */
+    ds__stream *s = ds__pin_inline(&ds__g.streams, stream.id);
+    if (DS__UNLIKELY(!s)) ds__stream_pin(stream);
+    r = s ? ds__record(e, s) : DS_ERR_INVALID_HANDLE;
+    if (s) ds__unpin_inline(&ds__g.streams, s);
+    ds__unpin_inline(&ds__g.events, e);
     return r;
 }
 
@@ -4071,11 +4075,12 @@ DSDEF ds_result (ds_stream_record_new)(ds_stream stream, unsigned flags, ds_even
 }
 
 DSDEF ds_result (ds_stream_wait_event)(ds_stream stream, ds_event event) {
-    DS__ENTER("ds_stream_wait_event");
-    ds__event *e = ds__event_pin(event);
-    if (!e) return DS_ERR_INVALID_HANDLE;
-    ds__stream *s = ds__stream_pin(stream);
-    ds_result r = s ? DS_OK : DS_ERR_INVALID_HANDLE;
+    ds_result r = ds__enter_inline("ds_stream_wait_event");
+    if (DS__UNLIKELY(r < 0)) return r;
+    ds__event *e = ds__pin_inline(&ds__g.events, event.id);
+    if (DS__UNLIKELY(!e)) { ds__event_pin(event); return DS_ERR_INVALID_HANDLE; } /* again, for the sentence */
+    ds__stream *s = ds__pin_inline(&ds__g.streams, stream.id);
+    if (DS__UNLIKELY(!s)) { ds__stream_pin(stream); r = DS_ERR_INVALID_HANDLE; }
     int64_t device = atomic_load(&e->device);
     void *native = atomic_load_explicit(&e->native, memory_order_acquire);
     if (s && native && device >= 0) {
@@ -4084,8 +4089,8 @@ DSDEF ds_result (ds_stream_wait_event)(ds_stream stream, ds_event event) {
         r = (int)(device >> 32) == s->device.type ? ds__submit(s, &op)
                                                   : ds__fail(DS_ERR_CROSS_DRIVER, "the event and the stream belong to different drivers");
     }
-    if (s) ds__stream_unpin(s);
-    ds__event_unpin(e);
+    if (s) ds__unpin_inline(&ds__g.streams, s);
+    ds__unpin_inline(&ds__g.events, e);
     return r;
 }
 
@@ -4197,7 +4202,6 @@ DSDEF ds_result (ds_event_flags)(ds_event event, unsigned *out) {
    the same pointer, one finds it. */
 typedef struct ds__range { _Atomic uintptr_t base, end; _Atomic int kind_device; } ds__range;
 struct ds__ranges { ds__ranges *older; size_t room; ds__range at[]; };
-typedef struct ds__found { uintptr_t base, end; ds_memory_kind kind; int backend, device; } ds__found;
 
 /* Index of the first range that ends after the address. */
 static size_t ds__range_after(const ds__ranges *r, size_t count, uintptr_t address) {
@@ -4232,6 +4236,26 @@ static int ds__range_find(const void *ptr, ds__found *out) {
         }
         if (atomic_load_explicit(&ds__g.range_version, memory_order_relaxed) == version) return found;
     }
+}
+
+/* The same with the thread's latest finds tried first; NULL: none. The result is the thread's, until it looks again. */
+__attribute__((noinline)) static const ds__found *ds__range_look(const void *ptr, unsigned slot) {
+    ds__tls_block *t = &ds__tls;
+    uint32_t version = atomic_load_explicit(&ds__g.range_version, memory_order_acquire);
+    ds__found f;
+    if (!ds__range_find(ptr, &f)) return NULL;
+    t->hit[slot].found = f;
+    t->hit[slot].version = version; /* if the table has changed since, the next look fails */
+    return &t->hit[slot].found;
+}
+static inline const ds__found *ds__range_hit(const void *ptr) {
+    uintptr_t address = (uintptr_t)ptr;
+    unsigned slot = (unsigned)(address >> 12 ^ address >> 16 ^ address >> 21) % DS__HITS;
+    const ds__tls_block *t = &ds__tls;
+    const ds__found *f = &t->hit[slot].found;
+    if (DS__LIKELY(address - f->base < f->end - f->base &&
+                   t->hit[slot].version == atomic_load_explicit(&ds__g.range_version, memory_order_acquire))) return f;
+    return ds__range_look(ptr, slot);
 }
 
 static void ds__range_move(ds__range *to, ds__range *from) {
@@ -4298,15 +4322,13 @@ static int ds__host_backend(void) { return ds__g.driver[0] ? 0 : 1; }
 
 /* What is known of a pointer; returns 0 when it was not allocated or registered here: then it looks like ordinary memory. */
 static int ds__known(const void *ptr, ds_pointer_info *out) {
-    ds__found f;
-    memset(out, 0, sizeof *out);
-    out->device.type = DS_DEVICE_HOST;
-    if (!ds__range_find(ptr, &f)) return 0;
-    out->kind = f.kind;
-    out->base = (void *)f.base;
-    out->size = f.end - f.base;
-    if (f.kind == DS_MEMORY_DEVICE) out->device = f.backend ? ds_cpu(f.device) : ds_cuda(f.device);
-    return 1;
+    const ds__found *f = ds__range_hit(ptr);
+    out->kind = f ? f->kind : DS_MEMORY_PAGEABLE;
+    out->base = f ? (void *)f->base : NULL;
+    out->size = f ? f->end - f->base : 0;
+    out->device.type = !f || f->kind != DS_MEMORY_DEVICE ? DS_DEVICE_HOST : f->backend ? DS_DEVICE_CPU : DS_DEVICE_CUDA;
+    out->device.index = out->device.type == DS_DEVICE_HOST ? 0 : f->device;
+    return f != NULL;
 }
 
 /* Memory that others made: only cudart may know it. */
@@ -4348,6 +4370,7 @@ static void ds__memory_end_all(void) {
     while (r) { ds__ranges *older = r->older; ds__release(r); r = older; }
     atomic_store(&ds__g.ranges, NULL);
     atomic_store(&ds__g.range_count, 0);
+    atomic_fetch_add(&ds__g.range_version, 2); /* what threads have found is void */
 }
 
 static ds_result ds__alloc_device(ds_device device, size_t size, void **out) {
@@ -4513,12 +4536,39 @@ static ds_result ds__copy_between(ds__stream *s, void *dst, size_t dst_pitch, co
     return s->device.type == DS_DEVICE_CPU && (ds__on_gpu(&to) || ds__on_gpu(&from)) ? ds__copy_on_host(s, &op) : ds__submit(s, &op);
 }
 
+/* Where memory that is known lies, as a stream of the backend sees it. */
+static inline unsigned ds__place_known(int backend, const ds__found *f) {
+    return f->kind != DS_MEMORY_DEVICE ? DS__AT_PINNED : f->backend == backend ? DS__AT_DEVICE + (unsigned)f->device : DS__AT_OTHER;
+}
+
+/* The usual copy, between memory that is known, on at most one device, which is of the stream's driver: a tenth of the work of
+   ds__copy_between, which has the other cases and the sentences. 0: not that. */
+static inline int ds__copy_plain(ds__stream *s, void *dst, const void *src, size_t size, ds_result *out) {
+    const ds__found *to = ds__range_hit(dst);
+    if (DS__UNLIKELY(!to || size > to->end - (uintptr_t)dst)) return 0;
+    unsigned to_place = ds__place_known(s->device.type == DS_DEVICE_CUDA ? 0 : 1, to);
+    const ds__found *from = ds__range_hit(src); /* may take the place of what was found before */
+    if (DS__UNLIKELY(!from || size > from->end - (uintptr_t)src)) return 0;
+    unsigned from_place = ds__place_known(s->device.type == DS_DEVICE_CUDA ? 0 : 1, from);
+    if (to_place == DS__AT_OTHER || from_place == DS__AT_OTHER) return 0;
+    if (to_place != from_place && to_place >= DS__AT_DEVICE && from_place >= DS__AT_DEVICE) return 0;
+    ds__op op = ds__op_make(DS__OP_COPY);
+    op.flags = (uint16_t)(to_place << DS__OP_DST | from_place << DS__OP_SRC);
+    op.u.copy.dst = dst;
+    op.u.copy.src = src;
+    op.u.copy.dst_pitch = op.u.copy.src_pitch = op.u.copy.width = size;
+    op.u.copy.height = 1;
+    *out = ds__submit(s, &op);
+    return 1;
+}
+
 DSDEF ds_result (ds_copy)(void *dst, const void *src, size_t size, ds_stream stream) {
-    DS__ENTER("ds_copy");
-    ds__stream *s = ds__stream_pin(stream);
-    if (!s) return DS_ERR_INVALID_HANDLE;
-    ds_result r = size ? ds__copy_between(s, dst, size, src, size, size, 1, NULL, NULL) : DS_OK;
-    ds__stream_unpin(s);
+    ds_result r = ds__enter_inline("ds_copy");
+    if (DS__UNLIKELY(r < 0)) return r;
+    ds__stream *s = ds__pin_inline(&ds__g.streams, stream.id);
+    if (DS__UNLIKELY(!s)) { ds__stream_pin(stream); return DS_ERR_INVALID_HANDLE; } /* again, for the sentence */
+    if (DS__LIKELY(size > 0) && !ds__copy_plain(s, dst, src, size, &r)) r = ds__copy_between(s, dst, size, src, size, size, 1, NULL, NULL);
+    ds__unpin_inline(&ds__g.streams, s);
     return r;
 }
 
@@ -4555,7 +4605,7 @@ static ds_result ds__fill_rows(ds_stream stream, void *ptr, size_t pitch, uint32
         ds_pointer_info to;
         int known = 0;
         size_t span = ds__span(pitch, width * value_size, height);
-        r = span ? ds__operand(ptr, span, "ptr", &to, &known) : ds__fail(DS_ERR_INVALID_VALUE, "the fill is larger than the address space");
+        r = DS__LIKELY(span) ? ds__operand(ptr, span, "ptr", &to, &known) : ds__fail(DS_ERR_INVALID_VALUE, "the fill is larger than the address space");
         if (r == DS_OK && !known) r = ds__ask(ptr, &to);
         if (r == DS_OK && to.kind == DS_MEMORY_DEVICE && to.device.type != s->device.type)
             r = ds__fail(DS_ERR_CROSS_DRIVER, "the memory is on %s:%d, the stream on %s:%d", ds__type_name(to.device.type), to.device.index,
@@ -4677,7 +4727,10 @@ DSDEF ds_result (ds_kernel_create)(const ds_kernel_desc *desc, ds_kernel *out) {
         ds__table_kill(&ds__g.kernels, k);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for kernel %s", desc->name);
     }
-    if (desc->param_count) memcpy(k->params, desc->params, desc->param_count * sizeof *k->params);
+    for (size_t i = 0; i < desc->param_count; i++) {
+        k->params[i] = desc->params[i];
+        if (desc->params[i].kind >= DS_PARAM_FIRST) k->params[i].offset = 0; /* it is not in the struct */
+    }
     out->id = ds__handle(&k->slot);
     return DS_OK;
 }
