@@ -481,12 +481,13 @@ typedef struct ds_pointer_info {
     size_t size;         /**< its size in bytes; 0 for pageable memory */
 } ds_pointer_info;
 
-/** Allocates size bytes of device memory, aligned to 512. Does not wait for any work. size 0 gives NULL and DS_OK.
+/** Allocates size bytes of device memory, aligned to 512 (on CUDA: as cudaMalloc does, to 256 at least). Does not wait for any work. size 0 gives NULL and DS_OK.
     Uninitialised. (Plain; a caching allocator comes in its own header.) */
 DSDEF DS_MUST_USE ds_result ds_alloc(ds_device device, size_t size, void **out);
 /** Allocates height rows of width bytes; *out_pitch is the distance of rows in bytes. */
 DSDEF DS_MUST_USE ds_result ds_alloc_pitch(ds_device device, size_t width, size_t height, void **out, size_t *out_pitch);
-/** Frees device memory. Blocks until all work of its device is done, as cudaFree does. NULL is allowed. Anything that is
+/** Frees device memory. Blocks until all work of its device is done, as cudaFree does; not that of other devices whose streams
+    copy to or from it. NULL is allowed. Anything that is
     not the start of an allocation is DS_ERR_INVALID_VALUE. */
 DSDEF DS_MUST_USE ds_result ds_free(void *ptr);
 /** Allocates pinned host memory, which copies of all devices reach without blocking, and kernels of GPUs at the same
@@ -507,7 +508,8 @@ DSDEF DS_MUST_USE ds_result ds_pointer_query(const void *ptr, ds_pointer_info *o
     where the devices can reach each other, else staged through host memory), also between a GPU and a CPU device, on a
     stream of either. Ranges must not overlap. A copy that touches pageable host memory may block until it is done: on CPU
     devices it does; on CUDA one to the host does, one from the host returns when the source may be changed. Others return
-    at once, and both ranges must stay valid until the stream has passed the copy. On CPU devices up to 16 KiB on an idle
+    at once, and both ranges must stay valid until the stream has passed the copy. On CUDA a copy between pinned memory, or
+    between a GPU and a CPU device, is a host function as to what may hold it up (ds_launch_host_func). On CPU devices up to 16 KiB on an idle
     stream may be done before the call returns. Memory that cudart or other libraries allocated is taken as what it is.
     A range that leaves an allocation of ds_alloc or ds_host_alloc is DS_ERR_INVALID_VALUE. size 0 does nothing. */
 DSDEF DS_MUST_USE ds_result ds_copy(void *dst, const void *src, size_t size, ds_stream stream);
@@ -519,7 +521,7 @@ DSDEF DS_MUST_USE ds_result ds_copy_peer(void *dst, ds_device dst_device, const 
                                          size_t size, ds_stream stream);
 /** Sets count elements of value_size (1, 2 or 4) bytes to the low bytes of value, in stream order. Device or pinned memory:
     returns at once; pageable memory: blocks. ptr must be a multiple of value_size. Device memory must belong to the driver
-    of the stream: else DS_ERR_CROSS_DRIVER. */
+    of the stream: else DS_ERR_CROSS_DRIVER. On CUDA a fill of host memory is a host function as to what may hold it up. */
 DSDEF DS_MUST_USE ds_result ds_fill(void *ptr, uint32_t value, size_t value_size, size_t count, ds_stream stream);
 /** The same for height rows of width elements; pitch is the distance of rows in bytes, a multiple of value_size. */
 DSDEF DS_MUST_USE ds_result ds_fill_2d(void *ptr, size_t pitch, uint32_t value, size_t value_size, size_t width,
@@ -614,7 +616,8 @@ DSDEF DS_MUST_USE ds_result ds_kernel_create(const ds_kernel_desc *desc, ds_kern
     DS_ERR_UNSUPPORTED when it has no form for the device; DS_ERR_INVALID_VALUE when the driver refuses the image: the
     sentence has the driver's message. On a CPU device there is nothing to do. */
 DSDEF DS_MUST_USE ds_result ds_kernel_load(ds_kernel kernel, ds_device device);
-/** The handle becomes invalid; launches that are pending still run. */
+/** The handle becomes invalid; launches that are pending still run. The code of an image stays on a GPU until no kernel of it is
+    left and the device has been waited for (ds_device_synchronize, ds_free, ds_shutdown). */
 DSDEF DS_MUST_USE ds_result ds_kernel_destroy(ds_kernel kernel);
 /** Launches the kernel over items 0 .. items-1 in stream order. args_size must be the one of the desc; the struct is
     copied before the call returns. items 0 does nothing. DS_ERR_UNSUPPORTED when the kernel has no form for the stream's
@@ -1180,7 +1183,8 @@ typedef struct ds__stream {
     int priority, requested;
     unsigned flags;
     uint8_t kind, borrowed;       /* DS__STREAM_*; 1: a wrapper that must not end the native stream */
-    uint8_t of_legacy, shared;    /* 1: a wrapper of the legacy stream; of a default stream, whose native form it has */
+    uint8_t of_legacy;            /* 1: a wrapper of the legacy stream */
+    ds_stream base;               /* a wrapper of a default stream has that one's native form, and a reference to it */
     _Atomic uint8_t unwrapped;    /* 1: the native stream was given away */
     _Atomic int owners;
     char *label;
@@ -1214,6 +1218,7 @@ typedef struct ds__kernel {
     ds_site made;
     void *mark;
     _Atomic(void *) loaded;       /* CUDA driver: the function on each device */
+    int ours;                     /* 1: the library's own, whose sentence says what was wrong */
     char pad[64];                 /* launching threads read what stands above, workers write what stands below */
     _Atomic uint32_t runs;        /* CPU driver: launches timed so far */
     _Atomic uint32_t item_ns;     /* CPU driver: nanoseconds of an item, as last measured */
@@ -1289,6 +1294,7 @@ struct ds__driver {
     void (*stop)(void);                     /* drains, ends threads, frees */
     void (*stream_destroy)(void *stream);   /* deferred until drained; cannot fail */
     void (*stream_unwrap)(void *stream);    /* the native handle will go to the caller */
+    void (*stream_hide)(void *stream);      /* from now on the native stream may go at any time: it is not asked for any more */
     void (*stream_forget)(void *stream);    /* drops the driver's object and lets the native stream live */
     const void *(*stream_identity)(void *stream); /* equal for two objects of one device: they are the same queue */
     void (*event_destroy)(void *event);
@@ -1384,11 +1390,12 @@ DS__SEAM static ds_result ds__ask(const void *ptr, ds_pointer_info *out);
 
 /* Policy. Streams, events, copies and memory are cudart's. What goes through the driver's own entry points, which cudart hands
    out, so that nothing links to libcuda: kernel images, launches, fills of more than bytes, and queries, which in cudart
-   would leave "not ready" as the thread's last error. Every call stands in a scope: it makes the device current where CUDA
-   asks for that, puts back the device that was current, and clears the last error only if it was ours. A stream made by
-   cudaStreamCreate carries its device with it, so copies, records, waits and queries on it switch nothing (CUDA C++
-   Programming Guide, "Stream and Event Behavior"); launches, fills and everything on the default streams do. Host functions
-   and callbacks both are cudaStreamAddCallback's: those run in every case and learn of a failure. */
+   would leave "not ready" as the thread's last error. Every call stands in a scope, which makes the device current when it is
+   not, and clears the thread's last error only if it was ours. For another device its primary context is pushed and popped
+   again: cudaSetDevice back to the former device would give that one a context, hundreds of MB, if it had none (CUDA 12). CUDA
+   does not ask for the device at every call (Programming Guide, "Stream and Event Behavior"), but in a thread without a
+   context cudart would make one for its current device. Host functions and callbacks both are cudaStreamAddCallback's: those
+   run in every case and learn of a failure. */
 
 #if defined(__has_include)
 #if !__has_include(<cuda_runtime_api.h>)
@@ -1413,7 +1420,11 @@ DS__SEAM static ds_result ds__ask(const void *ptr, ds_pointer_info *out);
     X(cuModuleLoadDataEx, (void **module, const void *image, unsigned count, int *options, void **values)) \
     X(cuModuleUnload, (void *module)) \
     X(cuModuleGetFunction, (void **function, void *module, const char *name)) \
+    X(cuFuncGetAttribute, (int *value, int attribute, void *function)) \
     X(cuFuncSetAttribute, (void *function, int attribute, int value)) \
+    X(cuDevicePrimaryCtxRetain, (void **context, int device)) \
+    X(cuCtxPushCurrent, (void *context)) \
+    X(cuCtxPopCurrent, (void **context)) \
     X(cuLaunchKernel, (void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y, \
                        unsigned block_z, unsigned shared_bytes, cudaStream_t stream, void **params, void **extra)) \
     X(cuStreamQuery, (cudaStream_t stream)) \
@@ -1424,10 +1435,16 @@ DS__SEAM static ds_result ds__ask(const void *ptr, ds_pointer_info *out);
     X(cuMemsetD2D16Async, (unsigned long long address, size_t pitch, unsigned short value, size_t width, size_t height, cudaStream_t stream)) \
     X(cuMemsetD2D32Async, (unsigned long long address, size_t pitch, unsigned value, size_t width, size_t height, cudaStream_t stream))
 
-enum { DS__CUDA_NO_CONTEXT = 201, DS__CUDA_NOT_READY = 600 };
+enum { DS__CUDA_NO_CONTEXT = 201, DS__CUDA_NOT_READY = 600, DS__CUDA_MAX_SHARED = 8 /* CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES */ };
 
 #define DS__CUDA_STAGE (4u << 20) /* bytes of a staging buffer */
-#define DS__CUDA_PLAIN_SHARED 49152u /* bytes of shared memory that every block may have */
+
+/* A pinned buffer for copies between a GPU and a CPU device; those of one stream share it, since they run one by one. */
+typedef struct ds__cuda_stage {
+    struct ds__cuda_stage *next;
+    void *memory;
+    _Atomic size_t users;            /* the stream, and the copies on their way */
+} ds__cuda_stage;
 
 typedef struct ds__cuda_stream {
     cudaStream_t handle;
@@ -1436,6 +1453,8 @@ typedef struct ds__cuda_stream {
     uint64_t thread;                 /* a per-thread stream's */
     ds__lock lock;                   /* of `mark`, between its record and the wait for it */
     cudaEvent_t mark;                /* what other streams wait for; made when first needed */
+    pthread_mutex_t staging;         /* held while the pieces of a copy are put on the stream */
+    ds__cuda_stage *stage;           /* made when first needed */
     struct ds__cuda_stream *next, *previous;
 } ds__cuda_stream;
 
@@ -1467,23 +1486,27 @@ typedef struct ds__cuda_module {
 } ds__cuda_module;
 
 /* A kernel on one device. */
-typedef struct ds__cuda_function { _Atomic(void *) function; ds__cuda_module *module; } ds__cuda_function;
-
-typedef struct ds__cuda_stage { struct ds__cuda_stage *next; void *memory; } ds__cuda_stage;
+typedef struct ds__cuda_function {
+    _Atomic(void *) function;        /* what cuLaunchKernel or cudaLaunchKernel takes; NULL: not ready */
+    _Atomic unsigned shared;         /* most dynamic shared memory that a launch may ask for, as things are */
+    ds__cuda_module *module;
+} ds__cuda_function;
 
 static struct {
     int devices;
     int multiprocessors[DS__MAX_DEVICES];
     _Atomic unsigned char used[DS__MAX_DEVICES];
     _Atomic unsigned char peer[DS__MAX_DEVICES][DS__MAX_DEVICES]; /* 0: not asked yet, 1: no, 2: yes, and switched on, for good */
-    ds__cuda_stream side[DS__MAX_DEVICES]; /* for what must not run on the user's stream; made when first needed */
+    _Atomic(void *) context[DS__MAX_DEVICES]; /* the primary ones, retained for good, as cudart does */
+    cudaStream_t side[DS__MAX_DEVICES];       /* for copies of streams of the CPU driver; made when first needed */
     pthread_mutex_t mutex;           /* modules, side streams: held across calls that compile or create */
     ds__cuda_module *modules;        /* in use, and without users until the device has been waited for */
-    ds__lock lock;                   /* of what follows */
+    ds__lock lock;                   /* of the list of streams */
     ds__cuda_stream *streams;        /* all but the legacy ones */
+    ds__lock host_lock;              /* of the two lists below: a lock that no call of cudart is made under */
     ds__cuda_host *hosts;
-    ds__cuda_stage *stages;
-    _Atomic int host_count;          /* host functions that were put on a stream and have not returned */
+    ds__cuda_stage *stages;          /* without users */
+    _Atomic int host_count, inside;  /* host functions that were put on a stream and have not returned; that run */
     _Atomic uint64_t threads;
 #define DS__CUDA_MEMBER(function, parameters) int (*function) parameters;
     DS__CUDA_ENTRY_POINTS(DS__CUDA_MEMBER)
@@ -1501,6 +1524,7 @@ static int ds__cuda_is_sticky(int code) {
     case cudaErrorIllegalAddress: case cudaErrorLaunchTimeout: case 709 /* cudaErrorContextIsDestroyed */: case cudaErrorAssert:
     case cudaErrorHardwareStackError: case cudaErrorIllegalInstruction: case cudaErrorMisalignedAddress:
     case cudaErrorInvalidAddressSpace: case cudaErrorInvalidPc: case cudaErrorLaunchFailure: case 721 /* cudaErrorTensorMemoryLeak */:
+    case 810 /* cudaErrorMpsClientTerminated */: case 911 /* cudaErrorExternalDevice */:
         return 1;
     default:
         return 0;
@@ -1510,7 +1534,8 @@ static int ds__cuda_is_sticky(int code) {
 static ds_result ds__cuda_map(int code) {
     if (ds__cuda_is_sticky(code)) return DS_ERR_FAILED;
     switch (code) {
-    case cudaErrorInvalidValue: case cudaErrorInvalidConfiguration: case 218 /* invalid PTX */: case 222 /* PTX too new */:
+    case cudaErrorInvalidValue: case cudaErrorInvalidConfiguration: case cudaErrorInvalidPitchValue: case cudaErrorInvalidKernelImage:
+    case cudaErrorInvalidSource: case cudaErrorLaunchOutOfResources: case 218 /* invalid PTX */: case 222 /* PTX too new */:
     case cudaErrorSymbolNotFound: case cudaErrorInvalidDeviceFunction: case cudaErrorHostMemoryAlreadyRegistered:
     case cudaErrorHostMemoryNotRegistered: return DS_ERR_INVALID_VALUE;
     case cudaErrorMemoryAllocation: return DS_ERR_OUT_OF_MEMORY;
@@ -1530,15 +1555,21 @@ __attribute__((cold, noinline)) static ds_result ds__cuda_fail(const char *call,
 }
 
 /* Around the calls of one entry. */
-typedef struct ds__cuda_scope { int device, before; cudaError_t pending; } ds__cuda_scope;
+typedef struct ds__cuda_scope { int device, pushed; cudaError_t pending; } ds__cuda_scope;
 
-/* A call that runs whatever device is current. */
+/* A call that needs no device. */
 static inline void ds__cuda_anywhere(ds__cuda_scope *scope, int device) {
-    scope->device = scope->before = device;
+    scope->device = device;
+    scope->pushed = 0;
     scope->pending = cudaPeekAtLastError();
 }
 
-/* The result of a cudart call; its error is taken from the thread unless one of the user's was there before. */
+/* An error that is of no interest; it is taken from the thread unless one of the user's was there before. */
+static inline void ds__cuda_ignore(const ds__cuda_scope *scope, cudaError_t code) {
+    if (DS__UNLIKELY(code != cudaSuccess) && scope->pending == cudaSuccess) (void)cudaGetLastError();
+}
+
+/* The result of a cudart call. */
 __attribute__((cold, noinline)) static ds_result ds__cuda_failed(const ds__cuda_scope *scope, cudaError_t code, const char *call) {
     if (scope->pending == cudaSuccess) (void)cudaGetLastError();
     return ds__cuda_fail(call, (int)code, scope->device);
@@ -1548,10 +1579,11 @@ static inline ds_result ds__cuda_check(const ds__cuda_scope *scope, cudaError_t 
 }
 #define DS__RT(scope, function, arguments) ds__cuda_check(&(scope), function arguments, #function)
 
-/* Gives the thread the context of its current device: the driver's functions, unlike cudart's, do not do that themselves. */
+/* Gives the thread the context of its current device, which is the scope's: the driver's functions, unlike cudart's, do not do
+   that themselves. */
 __attribute__((cold, noinline)) static int ds__cuda_bind(const ds__cuda_scope *scope) {
     cudaError_t code = cudaFree(NULL);
-    if (code != cudaSuccess && scope->pending == cudaSuccess) (void)cudaGetLastError();
+    ds__cuda_ignore(scope, code);
     return code == cudaSuccess;
 }
 /* The code of a driver function; it leaves cudart's last error alone. */
@@ -1561,10 +1593,17 @@ __attribute__((cold, noinline)) static int ds__cuda_bind(const ds__cuda_scope *s
         if (DS__UNLIKELY(code == DS__CUDA_NO_CONTEXT) && ds__cuda_bind(&(scope))) code = ds__cuda.function arguments; \
     } while (0)
 
-__attribute__((noinline)) static ds_result ds__cuda_switch(ds__cuda_scope *scope, int from) {
-    cudaError_t code = cudaSetDevice(scope->device);
-    if (code == cudaSuccess) { scope->before = from; return DS_OK; }
-    return ds__cuda_failed(scope, code, "cudaSetDevice");
+__attribute__((noinline)) static ds_result ds__cuda_switch(ds__cuda_scope *scope) {
+    void *context = atomic_load_explicit(&ds__cuda.context[scope->device], memory_order_acquire);
+    if (DS__UNLIKELY(!context)) { /* two threads that come here at once retain the same one twice, which does no harm */
+        int code = ds__cuda.cuDevicePrimaryCtxRetain(&context, scope->device); /* ordinals are those of cudart */
+        if (code) return ds__cuda_fail("cuDevicePrimaryCtxRetain", code, scope->device);
+        atomic_store_explicit(&ds__cuda.context[scope->device], context, memory_order_release);
+    }
+    int code = ds__cuda.cuCtxPushCurrent(context);
+    if (DS__UNLIKELY(code)) return ds__cuda_fail("cuCtxPushCurrent", code, scope->device);
+    scope->pushed = 1;
+    return DS_OK;
 }
 
 /* Makes the device current until ds__cuda_leave; nothing to leave when it fails. */
@@ -1575,11 +1614,15 @@ static inline ds_result ds__cuda_enter(ds__cuda_scope *scope, int device) {
     if (ds__cuda.devices == 1) return DS_OK; /* no other can be current */
     cudaError_t code = cudaGetDevice(&now);
     if (DS__UNLIKELY(code != cudaSuccess)) return ds__cuda_failed(scope, code, "cudaGetDevice");
-    return DS__LIKELY(now == device) ? DS_OK : ds__cuda_switch(scope, now);
+    return DS__LIKELY(now == device) ? DS_OK : ds__cuda_switch(scope);
 }
 static inline void ds__cuda_leave(const ds__cuda_scope *scope) {
-    if (DS__UNLIKELY(scope->before != scope->device) && cudaSetDevice(scope->before) != cudaSuccess && scope->pending == cudaSuccess)
-        (void)cudaGetLastError();
+    void *context;
+    if (DS__UNLIKELY(scope->pushed)) (void)ds__cuda.cuCtxPopCurrent(&context);
+}
+/* For what must be done in any case: where the device cannot be made current it is tried without. */
+static void ds__cuda_enter_or_not(ds__cuda_scope *scope, int device) {
+    if (ds__cuda_enter(scope, device) < 0 && ds__cuda_enter(scope, device) < 0) ds__cuda_anywhere(scope, device);
 }
 
 static uint64_t ds__cuda_this_thread(void) {
@@ -1593,14 +1636,8 @@ static inline ds_result ds__cuda_mine(const ds__cuda_stream *s) {
     return ds__fail(DS_ERR_UNSUPPORTED, "CUDA cannot use the per-thread stream of another thread");
 }
 
-/* For calls on a stream: its device becomes current where the handle alone does not say which stream it is. */
+/* For calls on a stream. */
 static inline ds_result ds__cuda_on(ds__cuda_scope *scope, const ds__cuda_stream *s) {
-    if (DS__LIKELY(s->kind == DS__STREAM_NEW)) { ds__cuda_anywhere(scope, s->device); return DS_OK; }
-    ds_result r = ds__cuda_mine(s);
-    return r < 0 ? r : ds__cuda_enter(scope, s->device);
-}
-/* For calls that need the stream's device to be current in any case. */
-static inline ds_result ds__cuda_at(ds__cuda_scope *scope, const ds__cuda_stream *s) {
     ds_result r = ds__cuda_mine(s);
     return DS__UNLIKELY(r < 0) ? r : ds__cuda_enter(scope, s->device);
 }
@@ -1665,7 +1702,7 @@ static ds_result ds__cuda_attribute(int device, enum cudaDeviceAttr attribute, i
 static ds_result ds__cuda_start(void) {
     ds_result r = DS_OK;
     for (int i = 0; i < ds__cuda.devices && r == DS_OK; i++) {
-        ds__cuda.side[i] = (ds__cuda_stream){ .device = i, .kind = DS__STREAM_NEW };
+        ds__cuda.side[i] = NULL;
         atomic_store(&ds__cuda.used[i], 0);
         atomic_store(&ds__cuda.peer[i][i], 2);
         r = ds__cuda_attribute(i, cudaDevAttrMultiProcessorCount, &ds__cuda.multiprocessors[i]);
@@ -1702,17 +1739,27 @@ static ds_result ds__cuda_device_memory(int device, size_t *out_free, size_t *ou
 
 static int ds__cuda_device_used(int device) { return atomic_load(&ds__cuda.used[device]); }
 
-static void ds__cuda_unload_unused(const ds__cuda_scope *scope, int device, int all);
+static ds__cuda_module *ds__cuda_take_modules(int device, int all);
+static void ds__cuda_unload(const ds__cuda_scope *scope, ds__cuda_module *list);
 
 static ds_result ds__cuda_device_synchronize(int device) {
     ds__cuda_scope scope;
     ds_result r = ds__cuda_enter(&scope, device);
     if (r < 0) return r;
-    pthread_mutex_lock(&ds__cuda.mutex); /* a kernel that is destroyed now may have been launched meanwhile */
-    int modules = ds__cuda.modules != NULL;
-    pthread_mutex_unlock(&ds__cuda.mutex);
+    ds__cuda_module *unused = ds__cuda_take_modules(device, 0); /* before the wait: their launches are behind it then */
     r = DS__RT(scope, cudaDeviceSynchronize, ());
-    if (r == DS_OK && modules) ds__cuda_unload_unused(&scope, device, 0);
+    if (r == DS_OK) {
+        ds__cuda_unload(&scope, unused);
+    } else {
+        pthread_mutex_lock(&ds__cuda.mutex);
+        while (unused) {
+            ds__cuda_module *m = unused;
+            unused = m->next;
+            m->next = ds__cuda.modules;
+            ds__cuda.modules = m;
+        }
+        pthread_mutex_unlock(&ds__cuda.mutex);
+    }
     ds__cuda_leave(&scope);
     return r;
 }
@@ -1732,11 +1779,9 @@ static ds_result ds__cuda_device_peer(int device, int peer, int *out) {
         r = DS__RT(scope, cudaDeviceCanAccessPeer, (&can, device, peer));
         if (r == DS_OK && can) {
             cudaError_t code = cudaDeviceEnablePeerAccess(peer, 0);
-            if (code == cudaErrorPeerAccessAlreadyEnabled) { /* the program did so itself */
-                if (scope.pending == cudaSuccess) (void)cudaGetLastError();
-            } else {
-                r = ds__cuda_check(&scope, code, "cudaDeviceEnablePeerAccess");
-            }
+            if (code == cudaErrorTooManyPeers || code == cudaErrorPeerAccessUnsupported) can = 0; /* copies are staged then */
+            if (!can || code == cudaErrorPeerAccessAlreadyEnabled /* by the program itself */) ds__cuda_ignore(&scope, code);
+            else r = ds__cuda_check(&scope, code, "cudaDeviceEnablePeerAccess");
         }
         ds__cuda_leave(&scope);
         if (r < 0) return r;
@@ -1780,16 +1825,26 @@ static ds_result ds__cuda_make_stream(const ds__cuda_scope *scope, unsigned flag
                          (out, flags & DS_STREAM_BLOCKING ? cudaStreamDefault : cudaStreamNonBlocking, *priority));
     if (r < 0) return r;
     r = DS__RT(*scope, cudaStreamGetPriority, (*out, priority));
-    if (r < 0) { (void)cudaStreamDestroy(*out); *out = NULL; }
+    if (r < 0) { ds__cuda_ignore(scope, cudaStreamDestroy(*out)); *out = NULL; }
     return r;
+}
+
+/* The object of a stream; NULL: no memory, and the sentence is set. */
+static ds__cuda_stream *ds__cuda_new_stream(cudaStream_t handle, int device, int kind) {
+    ds__cuda_stream *s = ds__alloc(sizeof *s);
+    if (!s) { ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a stream"); return NULL; }
+    s->handle = handle;
+    s->device = device;
+    s->kind = kind;
+    s->thread = ds__cuda_this_thread();
+    pthread_mutex_init(&s->staging, NULL);
+    return s;
 }
 
 static ds_result ds__cuda_stream_create(int device, int kind, unsigned flags, int *priority, void **out) {
     ds__cuda_scope scope;
-    ds__cuda_stream *s = ds__alloc(sizeof *s);
-    if (!s) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a stream");
-    s->device = device;
-    s->kind = kind;
+    ds__cuda_stream *s = ds__cuda_new_stream(kind == DS__STREAM_LEGACY ? cudaStreamLegacy : cudaStreamPerThread, device, kind);
+    if (!s) return DS_ERR_OUT_OF_MEMORY;
     s->owned = kind == DS__STREAM_NEW;
     s->blocking = (flags & DS_STREAM_BLOCKING) != 0;
     ds_result r = DS_OK;
@@ -1799,69 +1854,76 @@ static ds_result ds__cuda_stream_create(int device, int kind, unsigned flags, in
             ds__cuda_leave(&scope);
         }
     } else {
-        s->handle = kind == DS__STREAM_LEGACY ? cudaStreamLegacy : cudaStreamPerThread;
-        s->thread = ds__cuda_this_thread();
         *priority = 0;
     }
-    if (r < 0) { ds__release(s); return r; }
+    if (r < 0) { pthread_mutex_destroy(&s->staging); ds__release(s); return r; }
     if (kind != DS__STREAM_LEGACY) ds__cuda_list_stream(s);
     *out = s;
     return DS_OK;
 }
 
-static void ds__cuda_stream_forget(void *stream) {
-    ds__cuda_stream *s = stream;
+static void ds__cuda_stage_drop(ds__cuda_stage *stage);
+
+/* owned: ends the native stream too. CUDA frees it when its work is done. */
+static void ds__cuda_end_stream(ds__cuda_stream *s, int owned) {
     ds__cuda_scope scope;
-    ds__cuda_anywhere(&scope, s->device);
-    ds__cuda_unlist_stream(s);
-    if (s->mark && cudaEventDestroy(s->mark) != cudaSuccess && scope.pending == cudaSuccess) (void)cudaGetLastError();
+    ds__cuda_unlist_stream(s); /* first, so that nobody finds the handle any more */
+    ds__cuda_enter_or_not(&scope, s->device);
+    if (s->mark) ds__cuda_ignore(&scope, cudaEventDestroy(s->mark));
+    if (owned) ds__cuda_ignore(&scope, cudaStreamDestroy(s->handle));
+    ds__cuda_leave(&scope);
+    if (s->stage) ds__cuda_stage_drop(s->stage);
+    pthread_mutex_destroy(&s->staging);
     ds__release(s);
 }
+static void ds__cuda_stream_forget(void *stream) { ds__cuda_end_stream(stream, 0); }
+static void ds__cuda_stream_destroy(void *stream) { ds__cuda_end_stream(stream, ((ds__cuda_stream *)stream)->kind == DS__STREAM_NEW); }
 
-/* Returns at once: CUDA frees a stream when its work is done. */
-static void ds__cuda_stream_destroy(void *stream) {
+static void ds__cuda_stream_hide(void *stream) {
     ds__cuda_stream *s = stream;
-    ds__cuda_scope scope;
-    cudaStream_t handle = s->handle;
-    int owned = s->kind == DS__STREAM_NEW;
-    ds__cuda_anywhere(&scope, s->device);
-    ds__cuda_stream_forget(s); /* first, so that nobody finds the handle any more */
-    if (owned && cudaStreamDestroy(handle) != cudaSuccess && scope.pending == cudaSuccess) (void)cudaGetLastError();
-}
-
-static void ds__cuda_stream_unwrap(void *stream) {
     ds__lock_take(&ds__cuda.lock);
-    ((ds__cuda_stream *)stream)->owned = 0;
+    s->owned = s->blocking = 0;
     ds__lock_give(&ds__cuda.lock);
+}
+static void ds__cuda_stream_unwrap(void *stream) { ds__cuda_stream_hide(stream); }
+
+/* Lists a wrapper; refuses a second owner. */
+static ds_result ds__cuda_list_wrapper(ds__cuda_stream *s) {
+    int taken = 0;
+    ds__lock_take(&ds__cuda.lock);
+    for (ds__cuda_stream *o = ds__cuda.streams; o && s->owned; o = o->next) taken |= o->owned && o->handle == s->handle && o->device == s->device;
+    s->next = ds__cuda.streams;
+    if (!taken && s->next) s->next->previous = s;
+    if (!taken) ds__cuda.streams = s;
+    ds__lock_give(&ds__cuda.lock);
+    return taken ? ds__fail(DS_ERR_INVALID_VALUE, "the native stream has an owner already") : DS_OK;
 }
 
 static ds_result ds__cuda_stream_wrap(int device, void *native, int own, unsigned *out_flags, int *out_priority, void **out) {
     ds__cuda_scope scope;
     unsigned flags = 0;
-    int taken = 0, on = device;
-    ds__cuda_stream *s = ds__alloc(sizeof *s);
-    if (!s) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a stream");
-    s->handle = native;
-    s->device = device;
-    s->kind = DS__STREAM_NEW;
+    int on = device;
+    ds__cuda_stream *s = ds__cuda_new_stream(native, device, DS__STREAM_NEW);
+    if (!s) return DS_ERR_OUT_OF_MEMORY;
     ds_result r = ds__cuda_enter(&scope, device);
-    if (r < 0) { ds__release(s); return r; }
-    r = DS__RT(scope, cudaStreamGetFlags, (s->handle, &flags));
-    if (r == DS_OK) r = DS__RT(scope, cudaStreamGetPriority, (s->handle, out_priority));
+    if (r == DS_OK) {
+        r = DS__RT(scope, cudaStreamGetFlags, (s->handle, &flags));
+        if (r == DS_OK) r = DS__RT(scope, cudaStreamGetPriority, (s->handle, out_priority));
 #if CUDART_VERSION >= 12080
-    if (r == DS_OK) r = DS__RT(scope, cudaStreamGetDevice, (s->handle, &on));
+        if (r == DS_OK) { /* drivers older than that cannot say */
+            cudaError_t code = cudaStreamGetDevice(s->handle, &on);
+            if (code == cudaErrorCallRequiresNewerDriver) { ds__cuda_ignore(&scope, code); on = device; }
+            else r = ds__cuda_check(&scope, code, "cudaStreamGetDevice");
+        }
 #endif
-    ds__cuda_leave(&scope);
-    ds__lock_take(&ds__cuda.lock);
-    for (ds__cuda_stream *o = ds__cuda.streams; o && own; o = o->next) taken |= o->owned && o->handle == s->handle && o->device == device;
-    ds__lock_give(&ds__cuda.lock);
+        ds__cuda_leave(&scope);
+    }
     if (r == DS_OK && on != device) r = ds__fail(DS_ERR_INVALID_VALUE, "%p is a stream of cuda:%d, not of cuda:%d", native, on, device);
-    if (r == DS_OK && taken) r = ds__fail(DS_ERR_INVALID_VALUE, "the native stream has an owner already");
-    if (r < 0) { ds__release(s); return r; }
     *out_flags = flags & cudaStreamNonBlocking ? DS_STREAM_NON_BLOCKING : DS_STREAM_BLOCKING;
     s->owned = own;
     s->blocking = *out_flags == DS_STREAM_BLOCKING;
-    ds__cuda_list_stream(s);
+    if (r == DS_OK) r = ds__cuda_list_wrapper(s);
+    if (r < 0) { pthread_mutex_destroy(&s->staging); ds__release(s); return r; }
     *out = s;
     return DS_OK;
 }
@@ -1929,7 +1991,7 @@ static ds_result ds__cuda_legacy_synchronize(const ds__cuda_stream *legacy) {
     if (r == DS_OK) r = DS__RT(scope, cudaStreamSynchronize, (legacy->handle));
     for (size_t i = 0; i < count; i++) {
         if (r == DS_OK) r = DS__RT(scope, cudaEventSynchronize, (events[i]));
-        if (cudaEventDestroy(events[i]) != cudaSuccess && scope.pending == cudaSuccess) (void)cudaGetLastError();
+        ds__cuda_ignore(&scope, cudaEventDestroy(events[i]));
     }
     ds__cuda_leave(&scope);
     ds__release(events);
@@ -2011,8 +2073,9 @@ static void ds__cuda_event_destroy(void *event) {
     ds__cuda_scope scope;
     for (ds__cuda_event *e = event; e; ) {
         ds__cuda_event *older = e->older;
-        ds__cuda_anywhere(&scope, e->device);
-        if (cudaEventDestroy(e->event) != cudaSuccess && scope.pending == cudaSuccess) (void)cudaGetLastError();
+        ds__cuda_enter_or_not(&scope, e->device);
+        ds__cuda_ignore(&scope, cudaEventDestroy(e->event));
+        ds__cuda_leave(&scope);
         ds__release(e);
         e = older;
     }
@@ -2022,8 +2085,10 @@ static ds_result ds__cuda_event_query(void *event) {
     const ds__cuda_event *e = event;
     ds__cuda_scope scope;
     int code;
-    ds__cuda_anywhere(&scope, e->device);
+    ds_result r = ds__cuda_enter(&scope, e->device);
+    if (r < 0) return r;
     DS__DR_CODE(scope, code, cuEventQuery, (e->event));
+    ds__cuda_leave(&scope);
     return code == 0 ? DS_OK : code == DS__CUDA_NOT_READY ? DS_NOT_READY : ds__cuda_fail("cuEventQuery", code, e->device);
 }
 
@@ -2031,16 +2096,23 @@ static ds_result ds__cuda_event_synchronize(void *event, uint64_t timeout_ns) {
     const ds__cuda_event *e = event;
     ds__cuda_scope scope;
     if (timeout_ns != DS__FOREVER) return ds__cuda_poll(ds__cuda_event_query, event, timeout_ns);
-    ds__cuda_anywhere(&scope, e->device);
-    return DS__RT(scope, cudaEventSynchronize, (e->event));
+    ds_result r = ds__cuda_enter(&scope, e->device);
+    if (r < 0) return r;
+    r = DS__RT(scope, cudaEventSynchronize, (e->event));
+    ds__cuda_leave(&scope);
+    return r;
 }
 
 static ds_result ds__cuda_event_elapsed(void *start, void *end, double *out_ms) {
     const ds__cuda_event *a = start, *b = end;
     ds__cuda_scope scope;
     float ms = 0;
-    ds__cuda_anywhere(&scope, a->device);
-    ds_result r = DS__RT(scope, cudaEventElapsedTime, (&ms, a->event, b->event));
+    ds_result r = ds__cuda_enter(&scope, a->device);
+    if (r < 0) return r;
+    cudaError_t code = cudaEventElapsedTime(&ms, a->event, b->event);
+    if (code == cudaErrorNotReady) { ds__cuda_ignore(&scope, code); r = DS_NOT_READY; } /* recorded again in this moment */
+    else r = ds__cuda_check(&scope, code, "cudaEventElapsedTime");
+    ds__cuda_leave(&scope);
     if (r == DS_OK) *out_ms = (double)ms;
     return r;
 }
@@ -2048,10 +2120,10 @@ static ds_result ds__cuda_event_elapsed(void *start, void *end, double *out_ms) 
 /* ---- >>cuda host functions ---- */
 
 static void ds__cuda_unlist_host(ds__cuda_host *h) {
-    ds__lock_take(&ds__cuda.lock);
+    ds__lock_take(&ds__cuda.host_lock);
     if (h->previous) h->previous->next = h->next; else ds__cuda.hosts = h->next;
     if (h->next) h->next->previous = h->previous;
-    ds__lock_give(&ds__cuda.lock);
+    ds__lock_give(&ds__cuda.host_lock);
 }
 
 /* Runs it, or what remains of it after a failure, and frees it. */
@@ -2071,22 +2143,25 @@ static void CUDART_CB ds__cuda_host_main(cudaStream_t stream, cudaError_t status
     ds__cuda_host *h = user;
     int pending = DS__CUDA_PENDING, embedded = h->embedded;
     (void)stream;
-    if (!atomic_compare_exchange_strong(&h->state, &pending, DS__CUDA_TAKEN)) return;
-    ds__cuda_run_host(h, status != cudaSuccess);
-    if (!embedded) ds__release(h);
-    atomic_fetch_sub(&ds__cuda.host_count, 1);
+    atomic_fetch_add(&ds__cuda.inside, 1);
+    if (atomic_compare_exchange_strong(&h->state, &pending, DS__CUDA_TAKEN)) {
+        ds__cuda_run_host(h, status != cudaSuccess);
+        if (!embedded) ds__release(h);
+        atomic_fetch_sub(&ds__cuda.host_count, 1);
+    }
+    atomic_fetch_sub(&ds__cuda.inside, 1);
 }
 
 /* Puts a filled record on the stream; inside of a scope of the stream. */
 static ds_result ds__cuda_post(const ds__cuda_scope *scope, const ds__cuda_stream *s, ds__cuda_host *h) {
     h->device = s->device;
     atomic_fetch_add(&ds__cuda.host_count, 1);
-    ds__lock_take(&ds__cuda.lock);
+    ds__lock_take(&ds__cuda.host_lock);
     h->previous = NULL;
     h->next = ds__cuda.hosts;
     if (h->next) h->next->previous = h;
     ds__cuda.hosts = h;
-    ds__lock_give(&ds__cuda.lock);
+    ds__lock_give(&ds__cuda.host_lock);
     ds_result r = DS__RT(*scope, cudaStreamAddCallback, (s->handle, ds__cuda_host_main, h, 0));
     if (r < 0) { ds__cuda_unlist_host(h); atomic_fetch_sub(&ds__cuda.host_count, 1); }
     return r;
@@ -2191,26 +2266,36 @@ struct ds__cuda_staged {
     ds__cuda_piece piece[];
 };
 
-static ds_result ds__cuda_stage_take(const ds__cuda_scope *scope, ds__cuda_stage **out) {
-    ds__lock_take(&ds__cuda.lock);
-    ds__cuda_stage *stage = ds__cuda.stages;
-    if (stage) ds__cuda.stages = stage->next;
-    ds__lock_give(&ds__cuda.lock);
-    if (!stage) {
-        if (!(stage = ds__alloc(sizeof *stage))) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a staging buffer");
-        ds_result r = DS__RT(*scope, cudaHostAlloc, (&stage->memory, DS__CUDA_STAGE, cudaHostAllocPortable));
-        if (r < 0) { ds__release(stage); return r; }
+/* The stream's buffer, with one user more; its staging mutex is held. */
+static ds_result ds__cuda_stage_of(const ds__cuda_scope *scope, ds__cuda_stream *s) {
+    if (!s->stage) {
+        ds__lock_take(&ds__cuda.host_lock);
+        ds__cuda_stage *stage = ds__cuda.stages;
+        if (stage) ds__cuda.stages = stage->next;
+        ds__lock_give(&ds__cuda.host_lock);
+        if (!stage) {
+            if (!(stage = ds__alloc(sizeof *stage))) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a staging buffer");
+            ds_result r = DS__RT(*scope, cudaHostAlloc, (&stage->memory, DS__CUDA_STAGE, cudaHostAllocPortable));
+            if (r < 0) { ds__release(stage); return r; }
+        }
+        atomic_store(&stage->users, 1);
+        s->stage = stage;
     }
-    *out = stage;
+    atomic_fetch_add(&s->stage->users, 1);
     return DS_OK;
+}
+
+static void ds__cuda_stage_drop(ds__cuda_stage *stage) {
+    if (atomic_fetch_sub(&stage->users, 1) != 1) return;
+    ds__lock_take(&ds__cuda.host_lock); /* kept for another stream: here cudart may not be called */
+    stage->next = ds__cuda.stages;
+    ds__cuda.stages = stage;
+    ds__lock_give(&ds__cuda.host_lock);
 }
 
 static void ds__cuda_staged_drop(ds__cuda_staged *w) {
     if (atomic_fetch_sub(&w->users, 1) != 1) return;
-    ds__lock_take(&ds__cuda.lock);
-    w->stage->next = ds__cuda.stages;
-    ds__cuda.stages = w->stage;
-    ds__lock_give(&ds__cuda.lock);
+    ds__cuda_stage_drop(w->stage);
     ds__release(w);
 }
 
@@ -2247,7 +2332,27 @@ static ds_result ds__cuda_submit_piece(const ds__cuda_scope *scope, const ds__cu
     return r == DS_OK && w->to_gpu ? ds__cuda_move(scope, s->handle, &op, to, from) : r;
 }
 
-static ds_result ds__cuda_submit_staged(const ds__cuda_stream *s, const ds__op *op, int to_gpu) {
+static ds_result ds__cuda_submit_pieces(const ds__cuda_scope *scope, ds__cuda_stream *s, ds__cuda_staged *w, const ds__op *op, size_t wide, size_t rows) {
+    size_t width = op->u.copy.width, height = op->u.copy.height, across = (width + wide - 1) / wide, down = (height + rows - 1) / rows;
+    char *gpu = w->to_gpu ? op->u.copy.dst : (char *)(uintptr_t)op->u.copy.src;
+    char *other = w->to_gpu ? (char *)(uintptr_t)op->u.copy.src : op->u.copy.dst;
+    size_t gpu_pitch = w->to_gpu ? op->u.copy.dst_pitch : op->u.copy.src_pitch, pitch = w->to_gpu ? op->u.copy.src_pitch : op->u.copy.dst_pitch;
+    ds_result r = DS_OK;
+    for (size_t i = 0; i < across * down && r == DS_OK; i++) {
+        size_t x = i % across * wide, y = i / across * rows;
+        ds__cuda_piece *p = &w->piece[i];
+        *p = (ds__cuda_piece){ .whole = w, .other = other + y * pitch + x, .pitch = pitch };
+        p->width = width - x < wide ? width - x : wide;
+        p->height = height - y < rows ? height - y : rows;
+        r = ds__cuda_submit_piece(scope, s, p, gpu + y * gpu_pitch + x, gpu_pitch);
+    }
+    w->last.whole = w;
+    if (r == DS_OK) r = ds__cuda_post_piece(scope, s, &w->last);
+    if (r < 0) ds__cuda_ignore(scope, cudaStreamSynchronize(s->handle)); /* what was put on the stream may use the buffer */
+    return r;
+}
+
+static ds_result ds__cuda_submit_staged(ds__cuda_stream *s, const ds__op *op, int to_gpu) {
     size_t width = op->u.copy.width, height = op->u.copy.height;
     size_t wide = width < DS__CUDA_STAGE ? width : DS__CUDA_STAGE, rows = DS__CUDA_STAGE / wide; /* of a piece */
     size_t across = (width + wide - 1) / wide, down = (height + rows - 1) / rows;
@@ -2257,42 +2362,18 @@ static ds_result ds__cuda_submit_staged(const ds__cuda_stream *s, const ds__op *
     if (!w) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a copy in %zu pieces", across * down);
     ds_result r = ds__cuda_on(&scope, s);
     if (r < 0) { ds__release(w); return r; }
-    r = ds__cuda_stage_take(&scope, &w->stage);
+    pthread_mutex_lock(&s->staging);
+    r = ds__cuda_stage_of(&scope, s);
     if (r < 0) {
         ds__release(w);
     } else {
-        char *gpu = to_gpu ? op->u.copy.dst : (char *)(uintptr_t)op->u.copy.src;
-        char *other = to_gpu ? (char *)(uintptr_t)op->u.copy.src : op->u.copy.dst;
-        size_t gpu_pitch = to_gpu ? op->u.copy.dst_pitch : op->u.copy.src_pitch, pitch = to_gpu ? op->u.copy.src_pitch : op->u.copy.dst_pitch;
+        w->stage = s->stage;
         atomic_store(&w->users, 1);
         w->to_gpu = to_gpu;
-        for (size_t i = 0; i < across * down && r == DS_OK; i++) {
-            size_t x = i % across * wide, y = i / across * rows;
-            ds__cuda_piece *p = &w->piece[i];
-            *p = (ds__cuda_piece){ .whole = w, .other = other + y * pitch + x, .pitch = pitch };
-            p->width = width - x < wide ? width - x : wide;
-            p->height = height - y < rows ? height - y : rows;
-            r = ds__cuda_submit_piece(&scope, s, p, gpu + y * gpu_pitch + x, gpu_pitch);
-        }
-        w->last.whole = w;
-        if (r == DS_OK) r = ds__cuda_post_piece(&scope, s, &w->last);
-        if (r < 0) (void)cudaStreamSynchronize(s->handle); /* what was put on the stream may use the buffer */
+        r = ds__cuda_submit_pieces(&scope, s, w, op, wide, rows);
         ds__cuda_staged_drop(w);
     }
-    ds__cuda_leave(&scope);
-    return r;
-}
-
-static ds_result ds__cuda_submit_copy(const ds__cuda_stream *s, const ds__op *op) {
-    unsigned to = op->flags >> DS__OP_DST & 127u, from = op->flags >> DS__OP_SRC & 127u;
-    int to_gpu = to == DS__AT_UNKNOWN || to >= DS__AT_DEVICE, from_gpu = from == DS__AT_UNKNOWN || from >= DS__AT_DEVICE;
-    if (from == DS__AT_OTHER && to_gpu) return ds__cuda_submit_staged(s, op, 1);
-    if (to == DS__AT_OTHER && from_gpu) return ds__cuda_submit_staged(s, op, 0);
-    if (!to_gpu && !from_gpu) return ds__cuda_submit_host_work(s, op);
-    ds__cuda_scope scope;
-    ds_result r = ds__cuda_on(&scope, s);
-    if (DS__UNLIKELY(r < 0)) return r;
-    r = ds__cuda_move(&scope, s->handle, op, ds__cuda_where(to), ds__cuda_where(from));
+    pthread_mutex_unlock(&s->staging);
     ds__cuda_leave(&scope);
     return r;
 }
@@ -2300,15 +2381,11 @@ static ds_result ds__cuda_submit_copy(const ds__cuda_stream *s, const ds__op *op
 /* Makes the stream's mark, and records it; the mark's lock is held. */
 static ds_result ds__cuda_record_mark(ds__cuda_stream *s) {
     ds__cuda_scope scope;
-    ds_result r = DS_OK;
-    if (!s->mark && (r = ds__cuda_at(&scope, s)) == DS_OK) {
-        r = ds__cuda_make_event(&scope, DS_EVENT_DEFAULT, &s->mark);
-        ds__cuda_leave(&scope);
-    }
-    if (r == DS_OK && (r = ds__cuda_on(&scope, s)) == DS_OK) {
-        r = DS__RT(scope, cudaEventRecord, (s->mark, s->handle));
-        ds__cuda_leave(&scope);
-    }
+    ds_result r = ds__cuda_on(&scope, s);
+    if (r < 0) return r;
+    if (!s->mark) r = ds__cuda_make_event(&scope, DS_EVENT_DEFAULT, &s->mark);
+    if (r == DS_OK) r = DS__RT(scope, cudaEventRecord, (s->mark, s->handle));
+    ds__cuda_leave(&scope);
     return r;
 }
 
@@ -2333,28 +2410,44 @@ static ds_result ds__cuda_wait_stream(const ds__cuda_stream *s, ds__cuda_stream 
     return r;
 }
 
-/* A stream of devstream's own on the device. */
-static ds_result ds__cuda_side(int device, ds__cuda_stream **out) {
-    ds__cuda_stream *side = &ds__cuda.side[device];
-    ds_result r = DS_OK;
-    pthread_mutex_lock(&ds__cuda.mutex);
-    if (!side->handle) {
-        ds__cuda_scope scope;
-        int priority = 0;
-        if ((r = ds__cuda_enter(&scope, device)) == DS_OK) {
-            r = ds__cuda_make_stream(&scope, DS_STREAM_NON_BLOCKING, &priority, &side->handle);
-            ds__cuda_leave(&scope);
-        }
-    }
-    pthread_mutex_unlock(&ds__cuda.mutex);
-    *out = side;
+/* What concerns another device's memory only: on a stream of that device, between two waits. The stream is made for this one
+   operation, since one that is shared would make streams wait for each other that have nothing to do with each other. */
+static ds_result ds__cuda_elsewhere(ds__cuda_stream *s, int device, const ds__op *op, ds_result (*put)(ds__cuda_stream *s, const ds__op *op)) {
+    void *native = NULL;
+    int priority = 0;
+    ds_result r = ds__cuda_stream_create(device, DS__STREAM_NEW, DS_STREAM_NON_BLOCKING, &priority, &native);
+    if (r < 0) return r;
+    r = ds__cuda_wait_stream(native, s);
+    if (r == DS_OK) r = put(native, op);
+    if (r == DS_OK) r = ds__cuda_wait_stream(s, native);
+    ds__cuda_stream_destroy(native); /* CUDA ends it when its work is done */
     return r;
 }
 
-/* On the stream's own device. */
-static ds_result ds__cuda_fill(const ds__cuda_stream *s, const ds__op *op) {
+static ds_result ds__cuda_copy_on(ds__cuda_stream *s, const ds__op *op) {
     ds__cuda_scope scope;
-    ds_result r = ds__cuda_at(&scope, s);
+    ds_result r = ds__cuda_on(&scope, s);
+    if (DS__UNLIKELY(r < 0)) return r;
+    r = ds__cuda_move(&scope, s->handle, op, ds__cuda_where(op->flags >> DS__OP_DST & 127u), ds__cuda_where(op->flags >> DS__OP_SRC & 127u));
+    ds__cuda_leave(&scope);
+    return r;
+}
+
+static ds_result ds__cuda_submit_copy(ds__cuda_stream *s, const ds__op *op) {
+    unsigned to = op->flags >> DS__OP_DST & 127u, from = op->flags >> DS__OP_SRC & 127u;
+    int to_gpu = to == DS__AT_UNKNOWN || to >= DS__AT_DEVICE, from_gpu = from == DS__AT_UNKNOWN || from >= DS__AT_DEVICE;
+    int here = DS__AT_DEVICE + s->device;
+    if (DS__UNLIKELY(from == DS__AT_OTHER && to_gpu)) return ds__cuda_submit_staged(s, op, 1);
+    if (DS__UNLIKELY(to == DS__AT_OTHER && from_gpu)) return ds__cuda_submit_staged(s, op, 0);
+    if (!to_gpu && !from_gpu) return ds__cuda_submit_host_work(s, op);
+    if (DS__LIKELY((int)to == here || (int)from == here)) return ds__cuda_copy_on(s, op);
+    return ds__cuda_elsewhere(s, (int)(from >= DS__AT_DEVICE ? from : to) - DS__AT_DEVICE, op, ds__cuda_copy_on);
+}
+
+/* On the stream's own device. */
+static ds_result ds__cuda_fill(ds__cuda_stream *s, const ds__op *op) {
+    ds__cuda_scope scope;
+    ds_result r = ds__cuda_on(&scope, s);
     if (r < 0) return r;
     void *dst = op->u.fill.dst;
     size_t pitch = op->u.fill.pitch, width = op->u.fill.width, height = op->u.fill.height;
@@ -2380,14 +2473,7 @@ static ds_result ds__cuda_submit_fill(ds__cuda_stream *s, const ds__op *op) {
     unsigned place = op->flags >> DS__OP_DST & 127u;
     if (place < DS__AT_DEVICE) return ds__cuda_submit_host_work(s, op);
     int device = (int)(place - DS__AT_DEVICE);
-    if (device == s->device) return ds__cuda_fill(s, op);
-    /* Another device's memory: on a stream of that device, between two waits. */
-    ds__cuda_stream *side;
-    ds_result r = ds__cuda_side(device, &side);
-    if (r == DS_OK) r = ds__cuda_wait_stream(side, s);
-    if (r == DS_OK) r = ds__cuda_fill(side, op);
-    if (r == DS_OK) r = ds__cuda_wait_stream(s, side);
-    return r;
+    return DS__LIKELY(device == s->device) ? ds__cuda_fill(s, op) : ds__cuda_elsewhere(s, device, op, ds__cuda_fill);
 }
 
 /* For a stream of the CPU driver, on whichever thread runs it: returns when the copy is done. */
@@ -2398,31 +2484,46 @@ static int ds__cuda_device_of(const void *ptr) {
 }
 static ds_result ds__cuda_copy_now(const ds__op *op) {
     int to = ds__cuda_device_of(op->u.copy.dst), from = ds__cuda_device_of(op->u.copy.src);
-    ds__cuda_stream *side;
+    int device = to >= 0 ? to : from >= 0 ? from : 0, priority = 0;
     ds__cuda_scope scope;
-    ds_result r = ds__cuda_side(to >= 0 ? to : from >= 0 ? from : 0, &side);
-    if (r == DS_OK) r = ds__cuda_on(&scope, side);
+    ds_result r = ds__cuda_enter(&scope, device);
     if (r < 0) return r;
-    r = ds__cuda_move(&scope, side->handle, op, to, from);
-    if (r == DS_OK) r = DS__RT(scope, cudaStreamSynchronize, (side->handle));
+    pthread_mutex_lock(&ds__cuda.mutex);
+    if (!ds__cuda.side[device]) r = ds__cuda_make_stream(&scope, DS_STREAM_NON_BLOCKING, &priority, &ds__cuda.side[device]);
+    pthread_mutex_unlock(&ds__cuda.mutex);
+    if (r == DS_OK) r = ds__cuda_move(&scope, ds__cuda.side[device], op, to, from);
+    if (r == DS_OK) r = DS__RT(scope, cudaStreamSynchronize, (ds__cuda.side[device]));
     ds__cuda_leave(&scope);
     return r;
 }
 
 /* ---- >>cuda kernels ---- */
 
+/* PTX without its terminating zero, which the driver needs; cubins begin with ELF's four bytes, fatbins with one of two others. */
+static int ds__cuda_is_unended_text(const char *image, size_t size) {
+    return size > 4 && image[size - 1] != 0 && memcmp(image, "\177ELF", 4) != 0 && memcmp(image, "\x50\xed\x55\xba", 4) != 0 &&
+           memcmp(image, "\xb1\x43\x62\x46", 4) != 0;
+}
+
 /* The mutex is held and the device current. */
 static ds_result ds__cuda_load_module(const ds__cuda_scope *scope, const ds__kernel *k, ds__cuda_module **out) {
     char log[300] = "";
     int options[] = { 5 /* CU_JIT_ERROR_LOG_BUFFER */, 6 /* CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES */ };
     void *values[] = { log, (void *)(uintptr_t)sizeof log };
+    const char *image = k->cuda.image;
+    char *text = NULL;
     ds__cuda_module *m = ds__cuda.modules;
     /* one without users may be of an image that is gone, whose address another one has now */
     while (m && (!m->users || m->image != k->cuda.image || m->device != scope->device)) m = m->next;
     if (!m) {
         int code;
         if (!(m = ds__alloc(sizeof *m))) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to load kernel %s", k->name);
-        DS__DR_CODE(*scope, code, cuModuleLoadDataEx, (&m->module, k->cuda.image, 2, options, values));
+        if (ds__cuda_is_unended_text(image, k->cuda.image_size)) {
+            if (!(text = ds__alloc(k->cuda.image_size + 1))) { ds__release(m); return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to load kernel %s", k->name); }
+            image = memcpy(text, image, k->cuda.image_size);
+        }
+        DS__DR_CODE(*scope, code, cuModuleLoadDataEx, (&m->module, image, 2, options, values));
+        ds__release(text);
         if (code) {
             ds__release(m);
             ds_result r = ds__cuda_fail("cuModuleLoadDataEx", code, scope->device);
@@ -2440,36 +2541,61 @@ static ds_result ds__cuda_load_module(const ds__cuda_scope *scope, const ds__ker
     return DS_OK;
 }
 
+/* The function of an image, and how much dynamic shared memory it may have without asking for more. */
+static ds_result ds__cuda_load_function(const ds__cuda_scope *scope, const ds__kernel *k, ds__cuda_function *f, void **out, int *out_shared) {
+    int code;
+    ds_result r = ds__cuda_load_module(scope, k, &f->module);
+    if (r < 0) return r;
+    const char *call = "cuModuleGetFunction";
+    DS__DR_CODE(*scope, code, cuModuleGetFunction, (out, f->module->module, k->cuda.entry));
+    if (!code) {
+        call = "cuFuncGetAttribute";
+        DS__DR_CODE(*scope, code, cuFuncGetAttribute, (out_shared, DS__CUDA_MAX_SHARED, *out));
+    }
+    if (!code) return DS_OK;
+    r = ds__also(ds__cuda_fail(call, code, scope->device), "; function \"%s\" of the image of kernel %s", k->cuda.entry, k->name);
+    if (--f->module->users == 0) { /* nothing can run it */
+        ds__cuda_module **p = &ds__cuda.modules;
+        while (*p != f->module) p = &(*p)->next;
+        *p = f->module->next;
+        f->module->next = NULL;
+        ds__cuda_unload(scope, f->module);
+    }
+    f->module = NULL;
+    return r;
+}
+
 static ds_result ds__cuda_load(const ds__cuda_scope *scope, ds__kernel *k) {
     ds__cuda_function *f = atomic_load(&k->loaded);
     if (!f && !(f = ds__alloc((size_t)ds__cuda.devices * sizeof *f))) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to load kernel %s", k->name);
     atomic_store(&k->loaded, f);
     f += scope->device;
     if (atomic_load(&f->function)) return DS_OK; /* by another thread */
-    void *function = NULL;
-    ds_result r = ds__cuda_load_module(scope, k, &f->module);
-    if (r < 0) return r;
-    int code;
-    DS__DR_CODE(*scope, code, cuModuleGetFunction, (&function, f->module->module, k->cuda.entry));
-    if (code) {
-        f->module->users--;
-        f->module = NULL;
-        r = ds__cuda_fail("cuModuleGetFunction", code, scope->device);
-        return ds__also(r, "; the image of kernel %s has no function \"%s\"", k->name, k->cuda.entry);
+    void *function = (void *)(uintptr_t)k->cuda.native_fn;
+    int shared = 0;
+    ds_result r;
+    if (function) {
+        struct cudaFuncAttributes a;
+        r = ds__name_object(DS__RT(*scope, cudaFuncGetAttributes, (&a, function)), "kernel", k->name);
+        if (r == DS_OK) shared = a.maxDynamicSharedSizeBytes;
+    } else {
+        r = ds__cuda_load_function(scope, k, f, &function, &shared);
     }
+    if (r < 0) return r;
+    atomic_store(&f->shared, (unsigned)shared);
     atomic_store_explicit(&f->function, function, memory_order_release);
     return DS_OK;
 }
 
-static inline void *ds__cuda_loaded(ds__kernel *k, int device) {
+/* The kernel on a device; NULL: not ready there. */
+static inline ds__cuda_function *ds__cuda_loaded(ds__kernel *k, int device) {
     ds__cuda_function *f = atomic_load_explicit(&k->loaded, memory_order_acquire);
-    return DS__LIKELY(f != NULL) ? atomic_load_explicit(&f[device].function, memory_order_acquire) : NULL;
+    return DS__LIKELY(f && atomic_load_explicit(&f[device].function, memory_order_acquire)) ? &f[device] : NULL;
 }
 
 /* Inside of a scope with the device current. */
 __attribute__((noinline)) static ds_result ds__cuda_ready(const ds__cuda_scope *scope, ds__kernel *k) {
-    if (k->cuda.native_fn) return DS_OK;
-    if (!k->cuda.image) return ds__fail(DS_ERR_UNSUPPORTED, "kernel %s has no CUDA form", k->name);
+    if (!k->cuda.image && !k->cuda.native_fn) return ds__fail(DS_ERR_UNSUPPORTED, "kernel %s has no CUDA form", k->name);
     if (ds__cuda_loaded(k, scope->device)) return DS_OK;
     pthread_mutex_lock(&ds__cuda.mutex);
     ds_result r = ds__cuda_load(scope, k);
@@ -2498,19 +2624,31 @@ static void ds__cuda_kernel_destroy(ds__kernel *kernel) {
     ds__release(f);
 }
 
-/* The device is current and has been waited for. all: those in use too. */
-static void ds__cuda_unload_unused(const ds__cuda_scope *scope, int device, int all) {
+/* Takes the device's modules that no kernel has any more out of the list; all: the others too. */
+static ds__cuda_module *ds__cuda_take_modules(int device, int all) {
+    ds__cuda_module *list = NULL;
     pthread_mutex_lock(&ds__cuda.mutex);
     for (ds__cuda_module **p = &ds__cuda.modules; *p; ) {
         ds__cuda_module *m = *p;
         if (m->device != device || (m->users && !all)) { p = &m->next; continue; }
-        int code;
-        DS__DR_CODE(*scope, code, cuModuleUnload, (m->module));
-        (void)code; /* after a failure of the device nothing can be unloaded */
         *p = m->next;
-        ds__release(m);
+        m->next = list;
+        list = m;
     }
     pthread_mutex_unlock(&ds__cuda.mutex);
+    return list;
+}
+
+/* The device is current, and nothing that is pending can run them. */
+static void ds__cuda_unload(const ds__cuda_scope *scope, ds__cuda_module *list) {
+    while (list) {
+        ds__cuda_module *m = list;
+        int code;
+        list = m->next;
+        DS__DR_CODE(*scope, code, cuModuleUnload, (m->module));
+        (void)code; /* after a failure of the device nothing can be unloaded */
+        ds__release(m);
+    }
 }
 
 /* Where the parameters are: in the argument struct, which cuLaunchKernel copies from, or in first and count (which have offset 0
@@ -2520,35 +2658,40 @@ static inline void ds__cuda_params(const ds__kernel *k, const void *args, const 
     for (size_t i = 0; i < k->param_count; i++) out[i] = (void *)((uintptr_t)base[k->params[i].kind] + k->params[i].offset);
 }
 
-/* More dynamic shared memory than every GPU has must be asked for, once per kernel and device (CUDA C++ Programming Guide,
-   "Shared Memory"). Asking again does no harm, so nothing is remembered. */
-__attribute__((cold, noinline)) static ds_result ds__cuda_allow_shared(const ds__cuda_scope *scope, ds__kernel *k, unsigned bytes) {
-    int code;
+/* Much dynamic shared memory must be asked for (CUDA C++ Programming Guide, "Shared Memory"). It is one number per function and
+   device, so it only grows: a launch of another thread may need what it is. */
+__attribute__((cold, noinline)) static ds_result ds__cuda_allow_shared(const ds__cuda_scope *scope, const ds__kernel *k, ds__cuda_function *f, unsigned bytes) {
+    ds_result r = DS_OK;
+    int code = 0;
     if (bytes > INT_MAX) return ds__fail(DS_ERR_INVALID_VALUE, "kernel %s: %u bytes of shared memory", k->name, bytes);
-    if (k->cuda.native_fn) {
-        ds_result r = DS__RT(*scope, cudaFuncSetAttribute, (k->cuda.native_fn, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
-        return ds__name_object(r, "kernel", k->name);
+    pthread_mutex_lock(&ds__cuda.mutex);
+    if (bytes > atomic_load(&f->shared)) {
+        if (k->cuda.native_fn) r = DS__RT(*scope, cudaFuncSetAttribute, (k->cuda.native_fn, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
+        else DS__DR_CODE(*scope, code, cuFuncSetAttribute, (atomic_load(&f->function), DS__CUDA_MAX_SHARED, (int)bytes));
+        if (code) r = ds__cuda_fail("cuFuncSetAttribute", code, scope->device);
+        if (r == DS_OK) atomic_store(&f->shared, bytes);
     }
-    DS__DR_CODE(*scope, code, cuFuncSetAttribute, (ds__cuda_loaded(k, scope->device), 8 /* CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES */, (int)bytes));
-    return code ? ds__also(ds__cuda_fail("cuFuncSetAttribute", code, scope->device), " (kernel %s, %u bytes of shared memory)", k->name, bytes) : DS_OK;
+    pthread_mutex_unlock(&ds__cuda.mutex);
+    return r < 0 ? ds__also(r, " (kernel %s, %u bytes of shared memory)", k->name, bytes) : r;
 }
 
 static inline ds_result ds__cuda_launch_one(const ds__cuda_scope *scope, const ds__cuda_stream *s, ds__kernel *k, const ds_grid *g, void **params) {
     const char *call = "cuLaunchKernel";
+    ds__cuda_function *f = (ds__cuda_function *)atomic_load_explicit(&k->loaded, memory_order_relaxed) + s->device;
     int code;
-    if (DS__UNLIKELY(g->shared_bytes > DS__CUDA_PLAIN_SHARED)) {
-        ds_result r = ds__cuda_allow_shared(scope, k, g->shared_bytes);
+    if (DS__UNLIKELY(g->shared_bytes > atomic_load_explicit(&f->shared, memory_order_relaxed))) {
+        ds_result r = ds__cuda_allow_shared(scope, k, f, g->shared_bytes);
         if (r < 0) return r;
     }
     if (k->cuda.native_fn) {
         struct dim3 grid = { g->grid[0], g->grid[1], g->grid[2] }, block = { g->block[0], g->block[1], g->block[2] };
         cudaError_t e = cudaLaunchKernel(k->cuda.native_fn, grid, block, params, g->shared_bytes, s->handle);
         if (DS__LIKELY(e == cudaSuccess)) return DS_OK;
-        if (scope->pending == cudaSuccess) (void)cudaGetLastError();
+        ds__cuda_ignore(scope, e);
         call = "cudaLaunchKernel";
         code = (int)e;
     } else {
-        DS__DR_CODE(*scope, code, cuLaunchKernel, (ds__cuda_loaded(k, s->device), g->grid[0], g->grid[1], g->grid[2], g->block[0], g->block[1],
+        DS__DR_CODE(*scope, code, cuLaunchKernel, (atomic_load_explicit(&f->function, memory_order_relaxed), g->grid[0], g->grid[1], g->grid[2], g->block[0], g->block[1],
                                                    g->block[2], g->shared_bytes, s->handle, params, NULL));
     }
     return DS__LIKELY(code == 0) ? DS_OK : ds__also(ds__cuda_fail(call, code, s->device), " (kernel %s)", k->name);
@@ -2557,14 +2700,15 @@ static inline ds_result ds__cuda_launch_one(const ds__cuda_scope *scope, const d
 /* Most items of one launch: CUDA counts blocks in 31 bits, a parameter of 4 bytes items in 32. */
 static uint64_t ds__cuda_most_items(const ds__kernel *k, uint64_t per_block, int *out_can_split) {
     uint64_t most = UINT64_MAX / 2;
-    int first = 0, count = 0;
+    int first = 0, count = 0, narrow = 0;
     for (size_t i = 0; i < k->param_count; i++) {
         first |= k->params[i].kind == DS_PARAM_FIRST;
         count |= k->params[i].kind == DS_PARAM_COUNT;
-        if (k->params[i].kind >= DS_PARAM_FIRST && k->params[i].size == 4) most = UINT32_MAX;
+        narrow |= k->params[i].kind >= DS_PARAM_FIRST && k->params[i].size == 4;
     }
+    if (narrow) most = UINT32_MAX;
     if (!k->cuda.blocks_per_multiprocessor && most / per_block > INT_MAX) most = (uint64_t)INT_MAX * per_block;
-    *out_can_split = first && count && most != UINT32_MAX;
+    *out_can_split = first && count && !narrow;
     return most;
 }
 
@@ -2600,7 +2744,7 @@ static ds_result ds__cuda_launch(const ds__cuda_stream *s, const ds__op *op) {
     void *params[DS_KERNEL_MAX_PARAMS];
     uint64_t first = 0, count = op->u.kernel.items;
     ds__cuda_scope scope;
-    ds_result r = ds__cuda_at(&scope, s);
+    ds_result r = ds__cuda_on(&scope, s);
     if (DS__UNLIKELY(r < 0)) return r;
     if (DS__UNLIKELY(!ds__cuda_loaded(k, s->device))) r = ds__cuda_ready(&scope, k);
     if (r == DS_OK) ds__cuda_params(k, op->u.kernel.args, &first, &count, params);
@@ -2653,19 +2797,21 @@ static ds_result ds__cuda_memory_alloc(int device, size_t size, void **out) {
     r = DS__RT(scope, cudaMalloc, (out, size));
     if (r == DS_ERR_OUT_OF_MEMORY) {
         size_t avail = 0, total = 0;
-        if (cudaMemGetInfo(&avail, &total) == cudaSuccess) ds__also(r, "; %zu bytes were asked for, %zu of %zu are free", size, avail, total);
+        cudaError_t code = cudaMemGetInfo(&avail, &total);
+        if (code == cudaSuccess) ds__also(r, "; %zu bytes were asked for, %zu of %zu are free", size, avail, total);
+        ds__cuda_ignore(&scope, code);
     }
     ds__cuda_leave(&scope);
     return r;
 }
 
-/* The device whose context pinned memory is made in: the thread's, or whichever CUDA has current. */
+/* The device whose context pinned memory is made in: the thread's, or one that is in use anyway. */
 static ds_result ds__cuda_enter_any(ds__cuda_scope *scope) {
-    int device = 0;
-    ds__cuda_anywhere(scope, -1);
     ds_device current = ds__thread_device();
+    int device = 0;
     if (current.type == DS_DEVICE_CUDA) device = current.index;
-    else if (cudaGetDevice(&device) != cudaSuccess || device >= ds__cuda.devices) device = 0;
+    else
+        while (device + 1 < ds__cuda.devices && !atomic_load(&ds__cuda.used[device])) device++;
     return ds__cuda_enter(scope, device);
 }
 
@@ -2700,9 +2846,11 @@ static ds_result ds__cuda_memory_wait(int device) {
 static ds_result ds__cuda_memory_release(ds_memory_kind kind, int device, void *ptr, size_t size) {
     ds__cuda_scope scope;
     (void)size;
-    ds__cuda_anywhere(&scope, kind == DS_MEMORY_DEVICE ? device : -1);
+    if (kind == DS_MEMORY_DEVICE) ds__cuda_enter_or_not(&scope, device);
+    else if (ds__cuda_enter_any(&scope) < 0 && ds__cuda_enter_any(&scope) < 0) ds__cuda_anywhere(&scope, -1);
     ds_result r = kind == DS_MEMORY_DEVICE ? DS__RT(scope, cudaFree, (ptr))
                   : kind == DS_MEMORY_PINNED ? DS__RT(scope, cudaFreeHost, (ptr)) : DS__RT(scope, cudaHostUnregister, (ptr));
+    ds__cuda_leave(&scope);
     return r == DS_ERR_FAILED ? DS_OK : r;
 }
 
@@ -2712,9 +2860,11 @@ static ds_result ds__cuda_pointer_query(const void *ptr, ds_pointer_info *out) {
     ds__cuda_scope scope;
     memset(out, 0, sizeof *out);
     out->device.type = DS_DEVICE_HOST;
-    ds__cuda_anywhere(&scope, -1);
     memset(&a, 0, sizeof a);
-    ds_result r = DS__RT(scope, cudaPointerGetAttributes, (&a, ptr));
+    ds_result r = ds__cuda_enter_any(&scope);
+    if (r < 0) return r;
+    r = DS__RT(scope, cudaPointerGetAttributes, (&a, ptr));
+    ds__cuda_leave(&scope);
     if (r < 0 || a.type == cudaMemoryTypeUnregistered) return r;
     if (a.type == cudaMemoryTypeHost) { out->kind = DS_MEMORY_PINNED; return DS_OK; }
     unsigned long long base = 0;
@@ -2735,66 +2885,72 @@ static int ds__cuda_passed(void **mark) { (void)mark; return 1; } /* CUDA has co
 
 /* A host function that a failed device has not come to; NULL: none. It is the caller's. */
 static ds__cuda_host *ds__cuda_take_left(const unsigned char *failed) {
-    ds__lock_take(&ds__cuda.lock);
+    ds__lock_take(&ds__cuda.host_lock);
     ds__cuda_host *h = ds__cuda.hosts;
     for (; h; h = h->next) {
         int pending = DS__CUDA_PENDING;
         if (failed[h->device] && atomic_compare_exchange_strong(&h->state, &pending, DS__CUDA_TAKEN)) break;
     }
-    ds__lock_give(&ds__cuda.lock);
+    ds__lock_give(&ds__cuda.host_lock);
     return h;
 }
 
-/* After this no host function is on its way. CUDA runs those of a failed device itself, with the failure; should it not within
+/* Waits for the device; 1: it cannot be waited for. */
+static int ds__cuda_settle(int device) {
+    ds__cuda_scope scope;
+    cudaError_t code = cudaErrorUnknown;
+    for (int tries = 0; tries < 3 && code != cudaSuccess && !ds__cuda_is_sticky((int)code); tries++) {
+        if (ds__cuda_enter(&scope, device) < 0) continue;
+        code = cudaDeviceSynchronize();
+        ds__cuda_ignore(&scope, code);
+        ds__cuda_leave(&scope);
+    }
+    return code != cudaSuccess;
+}
+
+/* After this no host function is on its way. CUDA runs those of a failed device itself, with the failure. Should it run none for
    a tenth of a second, they are run here, and their records are kept, in case that it comes later. */
 static void ds__cuda_drain(void) {
     unsigned char failed[DS__MAX_DEVICES] = { 0 };
-    ds__cuda_scope scope;
-    for (int i = 0; i < ds__cuda.devices; i++) {
-        if (!atomic_load(&ds__cuda.used[i])) continue;
-        cudaError_t code = cudaSuccess;
-        for (int tries = 0; tries < 3 && (tries == 0 || (code != cudaSuccess && !failed[i])); tries++) {
-            if (ds__cuda_enter(&scope, i) < 0) { code = cudaErrorUnknown; continue; }
-            code = cudaDeviceSynchronize();
-            failed[i] = (unsigned char)ds__cuda_is_sticky((int)code);
-            if (code != cudaSuccess && scope.pending == cudaSuccess) (void)cudaGetLastError();
-            ds__cuda_leave(&scope);
-        }
-    }
-    for (uint64_t begin = ds__now_ns(); atomic_load(&ds__cuda.host_count) != 0; ) {
-        ds__cuda_host *h = ds__now_ns() - begin > 100000000u ? ds__cuda_take_left(failed) : NULL;
-        if (h) { ds__cuda_run_host(h, 1); atomic_fetch_sub(&ds__cuda.host_count, 1); continue; }
+    for (int i = 0; i < ds__cuda.devices; i++) failed[i] = (unsigned char)(atomic_load(&ds__cuda.used[i]) && ds__cuda_settle(i));
+    int count = atomic_load(&ds__cuda.host_count);
+    for (uint64_t begin = ds__now_ns(); count != 0; ) {
         struct timespec t = { 0, 50000 };
         syscall(SYS_nanosleep, &t, NULL);
+        int now = atomic_load(&ds__cuda.host_count);
+        if (now != count || atomic_load(&ds__cuda.inside)) begin = ds__now_ns();
+        count = now;
+        if (ds__now_ns() - begin < 100000000u) continue;
+        ds__cuda_host *h = ds__cuda_take_left(failed);
+        if (!h) continue;
+        if (h->embedded) atomic_fetch_add(&((ds__cuda_piece *)h->user)->whole->users, 1); /* never dropped */
+        ds__cuda_run_host(h, 1);
+        count = atomic_fetch_sub(&ds__cuda.host_count, 1) - 1;
     }
 }
 
 static void ds__cuda_stop(void) {
     ds__cuda_scope scope;
     for (int i = 0; i < ds__cuda.devices; i++) {
-        ds__cuda_stream *side = &ds__cuda.side[i];
         if (!atomic_load(&ds__cuda.used[i])) continue;
-        if (ds__cuda_enter(&scope, i) < 0 && ds__cuda_enter(&scope, i) < 0) continue; /* nobody comes after this to try again */
-        cudaError_t code = side->handle ? cudaStreamDestroy(side->handle) : cudaSuccess;
-        if (side->mark && cudaEventDestroy(side->mark) != cudaSuccess) code = cudaErrorUnknown;
-        if (code != cudaSuccess && scope.pending == cudaSuccess) (void)cudaGetLastError();
-        side->handle = NULL;
-        side->mark = NULL;
-        ds__cuda_unload_unused(&scope, i, 1);
+        ds__cuda_enter_or_not(&scope, i); /* nobody comes after this to try again */
+        if (ds__cuda.side[i]) ds__cuda_ignore(&scope, cudaStreamDestroy(ds__cuda.side[i]));
+        ds__cuda.side[i] = NULL;
+        ds__cuda_unload(&scope, ds__cuda_take_modules(i, 1));
         ds__cuda_leave(&scope);
     }
     ds__cuda_anywhere(&scope, -1);
     while (ds__cuda.stages) {
         ds__cuda_stage *stage = ds__cuda.stages;
         ds__cuda.stages = stage->next;
-        if (cudaFreeHost(stage->memory) != cudaSuccess && scope.pending == cudaSuccess) (void)cudaGetLastError();
+        ds__cuda_ignore(&scope, cudaFreeHost(stage->memory));
         ds__release(stage);
     }
 }
 
 static const ds__driver ds__cuda_driver = {
     "cuda", DS_DEVICE_CUDA, ds__cuda_probe, ds__cuda_start, ds__cuda_device_used, ds__cuda_drain, ds__cuda_stop, ds__cuda_stream_destroy,
-    ds__cuda_stream_unwrap, ds__cuda_stream_forget, ds__cuda_stream_identity, ds__cuda_event_destroy, ds__cuda_kernel_destroy, ds__cuda_passed,
+    ds__cuda_stream_unwrap, ds__cuda_stream_hide, ds__cuda_stream_forget, ds__cuda_stream_identity, ds__cuda_event_destroy, ds__cuda_kernel_destroy, ds__cuda_passed,
     ds__cuda_memory_release,
 #define DS__MEMBER(entry, parameters, arguments) ds__cuda_##entry,
     DS__ENTRIES(DS__MEMBER)
@@ -2929,12 +3085,16 @@ static ds_result ds__start_drivers(void) {
     ds__g.legacy = ds__alloc((size_t)(ds__ordinals() + 1) * sizeof *ds__g.legacy);
     if (!ds__g.legacy) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to start");
     for (int b = 0; b < DS_BACKEND_COUNT && r == DS_OK; b++) {
+        char before[sizeof ds__tls.error];
         if (!ds__g.backend[b].available) continue;
+        memcpy(before, ds__tls.error, sizeof before);
         r = backends[b].driver->start();
         if (r == DS_OK) ds__g.driver[b] = backends[b].driver;
         if (r < 0 && b == 0) {
+            const char *why = strstr(ds__tls.error, ds__tls.fn); /* behind the place of the call that came first */
             ds__g.backend[b].available = ds__g.backend[b].device_count = 0;
-            snprintf(ds__g.backend[b].reason, sizeof ds__g.backend[b].reason, "not taken: %.170s", ds__tls.error);
+            snprintf(ds__g.backend[b].reason, sizeof ds__g.backend[b].reason, "not taken: %.170s", why ? why + strlen(ds__tls.fn) + 2 : ds__tls.error);
+            memcpy(ds__tls.error, before, sizeof before);
             r = DS_OK;
             continue;
         }
@@ -3118,7 +3278,8 @@ static void ds__thread_free(ds__thread *t) {
 }
 
 static ds__pins *ds__my_pins(void) { return &ds__tls.thread->pins; }
-DS__SEAM static ds_device ds__thread_device(void) { return ds__tls.thread->device; }
+/* The thread's current device; on the library's own threads any. */
+DS__SEAM static ds_device ds__thread_device(void) { return ds__tls.thread ? ds__tls.thread->device : ds_cpu(0); }
 
 static int ds__is_pinned(const void *object) {
     int found = 0;
@@ -3463,9 +3624,13 @@ __attribute__((noinline)) static ds__stream *ds__stream_pin(ds_stream handle) {
 }
 static inline void ds__stream_unpin(ds__stream *s) { ds__unpin(&ds__g.streams, s); }
 
+static void ds__stream_drop(ds_stream handle);
+
 static void ds__stream_free(void *object) {
     ds__stream *s = object;
-    if (s->native && !s->shared) {
+    if (s->base.id) {
+        ds__stream_drop(s->base);
+    } else if (s->native) {
         if (s->borrowed || atomic_load(&s->unwrapped)) s->driver->stream_forget(s->native);
         else s->driver->stream_destroy(s->native);
     }
@@ -3573,7 +3738,10 @@ DSDEF ds_result (ds_stream_destroy)(ds_stream stream) {
         int n = atomic_load(&s->owners);
         while (n > 0 && !atomic_compare_exchange_weak(&s->owners, &n, n - 1)) {}
         if (n <= 0) r = ds__fail(DS_ERR_INVALID_HANDLE, "the stream was destroyed already");
-        else if (n == 1) ds__table_kill(&ds__g.streams, s);
+        else if (n == 1) {
+            if (s->borrowed && !s->base.id) s->driver->stream_hide(s->native);
+            ds__table_kill(&ds__g.streams, s);
+        }
     }
     ds__stream_unpin(s);
     ds__reclaim();
@@ -3671,7 +3839,8 @@ static ds_result ds__wrap(const ds_stream_native *native, ds_ownership ownership
         ds__stream *b = ds__stream_pin(base);
         if (!b) return DS_ERR_INVALID_HANDLE;
         s->native = b->native;
-        s->shared = 1;
+        ds__ref(b);
+        s->base = base;
         s->flags = b->flags;
         s->of_legacy = n < 2;
         ds__stream_unpin(b);
@@ -4014,8 +4183,8 @@ static ds_result ds__event_bind(ds__event *e, ds__stream *s) {
                      ds__type_name((int)(bound >> 32)), (int)(bound & INT_MAX), ds__type_name(s->device.type), s->device.index);
     } else if (bound != key) {
         void *native = atomic_load(&e->native); /* there is one when a first record has failed */
-        if (native && e->driver != s->driver) { e->driver->event_destroy(native); native = NULL; atomic_store(&e->native, NULL); }
-        r = s->driver->event_create(s->device.index, e->flags, &native);
+        if (native && e->driver != s->driver) r = ds__fail(DS_ERR_CROSS_DRIVER, "the event was to be recorded on a device of the other driver before");
+        else r = s->driver->event_create(s->device.index, e->flags, &native);
         if (r == DS_OK) {
             e->driver = s->driver;
             atomic_store(&e->native, native);
@@ -4490,7 +4659,7 @@ static int ds__copy_item(size_t first, size_t count, const void *args) {
     (void)count;
     return ds__g.driver[0]->copy_now(args) < 0;
 }
-static ds__kernel ds__copy_kernel = { .cpu_fn = ds__copy_item, .args_size = sizeof(ds__op), .grain = SIZE_MAX, .name = "copy of a GPU's memory" };
+static ds__kernel ds__copy_kernel = { .cpu_fn = ds__copy_item, .args_size = sizeof(ds__op), .grain = SIZE_MAX, .name = "copy of a GPU's memory", .ours = 1 };
 
 static ds_result ds__copy_on_host(ds__stream *s, const ds__op *copy) {
     ds__op op = ds__op_make(DS__OP_KERNEL);

@@ -906,8 +906,8 @@ static int ds__cpu_kernel(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op
 static void ds__cpu_kernel_failed(ds__cpu_stream *s, const ds__op *op, int status, uint64_t number) {
     char text[384], site[200] = "";
     if (op->file) snprintf(site, sizeof site, ", launched at %.160s:%u,", op->file, (unsigned)op->line);
-    snprintf(text, sizeof text, "kernel %.60s%s failed on cpu:%d with status %d", op->u.kernel.kernel->name, site, s->device,
-             status);
+    if (op->u.kernel.kernel->ours) snprintf(text, sizeof text, "%.60s failed on cpu:%d: %.250s", op->u.kernel.kernel->name, s->device, ds__tls.error);
+    else snprintf(text, sizeof text, "kernel %.60s%s failed on cpu:%d with status %d", op->u.kernel.kernel->name, site, s->device, status);
     ds__cpu_fail_stream(s, ds__cpu_fail_device(s->device, text), number);
 }
 
@@ -1703,6 +1703,7 @@ static ds_result ds__cpu_stream_wrap(int device, void *native, int own, unsigned
 
 static ds_result ds__cpu_stream_native(void *stream, void **out) { *out = stream; return DS_OK; }
 static const void *ds__cpu_stream_identity(void *stream) { return stream; }
+static void ds__cpu_stream_hide(void *stream) { (void)stream; }
 static void ds__cpu_stream_forget(void *stream) { (void)stream; }
 static ds_result ds__cpu_copy_now(const ds__op *op) { (void)op; return ds__fail(DS_ERR_UNSUPPORTED, "only a GPU's memory needs this"); }
 
@@ -2149,7 +2150,7 @@ static int ds__cpu_passed(void **mark) {
 
 static const ds__driver ds__cpu_driver = {
     "cpu", DS_DEVICE_CPU, ds__cpu_probe, ds__cpu_start, ds__cpu_device_used, ds__cpu_drain, ds__cpu_stop, ds__cpu_stream_destroy,
-    ds__cpu_stream_unwrap, ds__cpu_stream_forget, ds__cpu_stream_identity, ds__cpu_event_destroy, ds__cpu_kernel_destroy, ds__cpu_passed,
+    ds__cpu_stream_unwrap, ds__cpu_stream_hide, ds__cpu_stream_forget, ds__cpu_stream_identity, ds__cpu_event_destroy, ds__cpu_kernel_destroy, ds__cpu_passed,
     ds__cpu_memory_release,
 #define DS__MEMBER(entry, parameters, arguments) ds__cpu_##entry,
     DS__ENTRIES(DS__MEMBER)

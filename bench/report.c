@@ -192,7 +192,18 @@ static char *read_notes(const char *path) {
     return memmove(text, from, strlen(from) + 1);
 }
 
-static void write_report(const char *path) {
+/* A section that another program has written. */
+static void copy_section(FILE *f, const char *folder, const char *name) {
+    char path[512];
+    int c;
+    snprintf(path, sizeof path, "%.400s/%s", folder, name);
+    FILE *from = fopen(path, "r");
+    if (!from) { fprintf(f, "Not measured: no CUDA toolkit was found.\n"); return; }
+    while ((c = fgetc(from)) != EOF) fputc(c, f);
+    fclose(from);
+}
+
+static void write_report(const char *path, const char *folder) {
     char *notes = read_notes(path), next[512];
     const char *machine = getenv("BENCH_MACHINE");
     snprintf(next, sizeof next, "%.500s.new", path);
@@ -209,6 +220,9 @@ static void write_report(const char *path) {
     fprintf(f, "\n![bars of the queue rows and of the copies](bench.svg)\n\n## Ways to copy\n\nAll on the same memory, in turn; for the "
                "fill: memset, rep stosb and non-temporal stores.\n\n");
     ways_table(f);
+    fprintf(f, "\n## What a call of cudart costs more through devstream\n\nThe goal on a GPU is 50 ns more than the bare call. **No row of this "
+               "page was measured on a GPU**; what was is in [gpu](gpu/README.md).\n\n");
+    copy_section(f, folder, "cuda.md");
     fprintf(f, "\n## Notes\n\n%s\n\n## What the rows measure\n\n", notes);
     for (int r = 0; r < BENCH_ROW_COUNT; r++)
         if (rows[r].note) fprintf(f, "- **%s**: %s\n", rows[r].title, rows[r].note);
@@ -225,6 +239,6 @@ int main(int argc, char **argv) {
     write_remarks(stdout, "");
     write_plot(argv[2], "queues.dat", BENCH_QUEUE, FIRST_PEER, LIMIT);
     write_plot(argv[2], "copies.dat", BENCH_COPY, FIRST_WAY, SOURCES - 1);
-    if (argc > 3) write_report(argv[3]);
+    if (argc > 3) write_report(argv[3], argv[2]);
     return failed;
 }

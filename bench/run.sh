@@ -69,6 +69,16 @@ for ((pass = 1; pass <= passes; pass++)); do
 done
 [ $passes = 1 ] || bench/compile.sh $out >>$BENCH_RESULTS || remark devstream "failed: compile.sh"
 
+# The CUDA driver's own cost, upon the stand-in for cudart. (On a GPU: make check-gpu.)
+rm -f $out/cuda.md
+if [ -n "${CUDA_HOME:-}" ]; then
+    if $cc -std=gnu11 $flags $warn_c -DDEVSTREAM_CUDA -I. -Ibench -I"$CUDA_HOME/include" bench/cuda.c tests/support/standin/*.c -o $out/cuda -pthread -ldl -lm; then
+        STANDIN_NULL=1 timeout 60 $out/cuda --standin | tee $out/cuda.md || remark devstream "failed: cuda ended with $?"
+    else
+        remark devstream "failed: bench/cuda.c does not build"
+    fi
+fi
+
 model=$(sed -n 's/^model name[[:space:]]*: //p' /proc/cpuinfo | head -n 1)
 export BENCH_MACHINE="$(nproc) processors ($(echo "${model:-$(uname -m)}" | tr -s ' ')), $(uname -sr), $($cc --version | head -n 1), flags \`$flags\`"
 echo "$BENCH_MACHINE"

@@ -7,8 +7,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 #include <pthread.h>
+#include <sched.h>
 #include <cmocka.h>
 #include <cuda_runtime_api.h>
 #include "devstream.h"
@@ -113,38 +115,38 @@ static void close_world(world *w) {
     cuda(cudaSetDevice(0));
 }
 
-/* X(verb, calls when the stream's device is current, calls when it is not) */
-#define PEEK "cudaPeekAtLastError"
+/* X(verb, the call that does it); around it stand what HERE and THERE say. */
+#define PEEK "cudaPeekAtLastError cudaGetDevice "
+#define HERE(call) PEEK call
+#define THERE(call) PEEK "cuCtxPushCurrent:1 " call " cuCtxPopCurrent"
 #define HOT_VERBS(X) \
-    X(ds_launch(w->k, 1, &(fold_args){ w->pin, 1 }, sizeof(fold_args), w->s), PEEK " cudaGetDevice cuLaunchKernel", \
-      PEEK " cudaGetDevice cudaSetDevice:1 cuLaunchKernel cudaSetDevice:0") \
-    X(ds_copy(w->d, w->pin, N, w->s), PEEK " cudaMemcpyAsync:H2D", PEEK " cudaMemcpyAsync:H2D") \
-    X(ds_copy(w->pin, w->d, N, w->s), PEEK " cudaMemcpyAsync:D2H", PEEK " cudaMemcpyAsync:D2H") \
-    X(ds_copy(w->d2, w->d, N, w->s), PEEK " cudaMemcpyAsync:D2D", PEEK " cudaMemcpyAsync:D2D") \
-    X(ds_copy(w->d, w->page, N, w->s), PEEK " cudaMemcpyAsync:Default", PEEK " cudaMemcpyAsync:Default") \
-    X(ds_copy(w->far, w->d, N, w->s), PEEK " cudaMemcpyPeerAsync", PEEK " cudaMemcpyPeerAsync") \
-    X(ds_copy(w->pin2, w->pin, N, w->s), PEEK " cudaStreamAddCallback", PEEK " cudaStreamAddCallback") \
-    X(ds_copy_2d(w->d2, 64, w->d, 64, 32, 10, w->s), PEEK " cudaMemcpy2DAsync:D2D", PEEK " cudaMemcpy2DAsync:D2D") \
-    X(ds_copy_2d(w->far, 64, w->d, 64, 32, 10, w->s), PEEK " cudaMemcpy3DPeerAsync", PEEK " cudaMemcpy3DPeerAsync") \
-    X(ds_fill(w->d, 1, 1, N, w->s), PEEK " cudaGetDevice cudaMemsetAsync", PEEK " cudaGetDevice cudaSetDevice:1 cudaMemsetAsync cudaSetDevice:0") \
-    X(ds_fill(w->d, 1, 2, N / 2, w->s), PEEK " cudaGetDevice cuMemsetD16Async", PEEK " cudaGetDevice cudaSetDevice:1 cuMemsetD16Async cudaSetDevice:0") \
-    X(ds_fill(w->d, 1, 4, N / 4, w->s), PEEK " cudaGetDevice cuMemsetD32Async", PEEK " cudaGetDevice cudaSetDevice:1 cuMemsetD32Async cudaSetDevice:0") \
-    X(ds_event_record(w->e, w->s), PEEK " cudaEventRecord", PEEK " cudaEventRecord") \
-    X(ds_stream_wait_event(w->other, w->e), PEEK " cudaStreamWaitEvent", PEEK " cudaStreamWaitEvent") \
-    X(ds_stream_wait_event(w->other, w->never), "", "") \
-    X(ds_stream_wait_stream(w->other, w->s), PEEK " cudaEventRecord " PEEK " cudaStreamWaitEvent", PEEK " cudaEventRecord " PEEK " cudaStreamWaitEvent") \
-    X(ds_launch_host_func(w->s, nothing, NULL, NULL), PEEK " cudaStreamAddCallback", PEEK " cudaStreamAddCallback") \
-    X(ds_add_callback(w->s, nothing_called, NULL, NULL), PEEK " cudaStreamAddCallback", PEEK " cudaStreamAddCallback") \
-    X(ds_stream_synchronize(w->s), PEEK " cudaStreamSynchronize", PEEK " cudaStreamSynchronize") \
-    X(ds_event_synchronize(w->e), PEEK " cudaEventSynchronize", PEEK " cudaEventSynchronize") \
-    X(ds_stream_query(w->s), PEEK " cuStreamQuery", PEEK " cuStreamQuery") \
-    X(ds_event_query(w->e), PEEK " cuEventQuery", PEEK " cuEventQuery")
+    X(ds_launch(w->k, 1, &(fold_args){ w->pin, 1 }, sizeof(fold_args), w->s), "cuLaunchKernel") \
+    X(ds_copy(w->d, w->pin, N, w->s), "cudaMemcpyAsync:H2D") \
+    X(ds_copy(w->pin, w->d, N, w->s), "cudaMemcpyAsync:D2H") \
+    X(ds_copy(w->d2, w->d, N, w->s), "cudaMemcpyAsync:D2D") \
+    X(ds_copy(w->d, w->page, N, w->s), "cudaMemcpyAsync:Default") \
+    X(ds_copy(w->far, w->d, N, w->s), "cudaMemcpyPeerAsync") \
+    X(ds_copy(w->pin2, w->pin, N, w->s), "cudaStreamAddCallback") \
+    X(ds_copy_2d(w->d2, 64, w->d, 64, 32, 10, w->s), "cudaMemcpy2DAsync:D2D") \
+    X(ds_copy_2d(w->far, 64, w->d, 64, 32, 10, w->s), "cudaMemcpy3DPeerAsync") \
+    X(ds_fill(w->d, 1, 1, N, w->s), "cudaMemsetAsync") \
+    X(ds_fill(w->d, 1, 2, N / 2, w->s), "cuMemsetD16Async") \
+    X(ds_fill(w->d, 1, 4, N / 4, w->s), "cuMemsetD32Async") \
+    X(ds_event_record(w->e, w->s), "cudaEventRecord") \
+    X(ds_stream_wait_event(w->other, w->e), "cudaStreamWaitEvent") \
+    X(ds_stream_wait_event(w->other, w->never), "") \
+    X(ds_launch_host_func(w->s, nothing, NULL, NULL), "cudaStreamAddCallback") \
+    X(ds_add_callback(w->s, nothing_called, NULL, NULL), "cudaStreamAddCallback") \
+    X(ds_stream_synchronize(w->s), "cudaStreamSynchronize") \
+    X(ds_event_synchronize(w->e), "cudaEventSynchronize") \
+    X(ds_stream_query(w->s), "cuStreamQuery") \
+    X(ds_event_query(w->e), "cuEventQuery")
 
-#define EXPECT_CALLS(verb, when_current, when_not) \
+#define EXPECT_CALLS(verb, call) \
     standin_log_begin(); \
     result = verb; \
     calls = standin_log_take(); \
-    want = current ? when_current : when_not; \
+    want = !*call ? "" : current ? HERE(call) : THERE(call); \
     if (result != DS_OK) fail_msg("%s is %s: %s", #verb, ds_result_name(result), ds_last_error()); \
     if (strcmp(calls, want) != 0) fail_msg("%s with %s device current calls\n  %s, not\n  %s", #verb, current ? "its" : "another", calls, want);
 
@@ -156,6 +158,11 @@ static void test_hot_verbs_make_these_calls_and_no_others(void **state) {
         const char *calls, *want;
         cuda(cudaSetDevice(current));
         HOT_VERBS(EXPECT_CALLS)
+        standin_log_begin(); /* two streams, two scopes */
+        ok(ds_stream_wait_stream(w->other, w->s));
+        calls = standin_log_take();
+        assert_string_equal(calls, current ? HERE("cudaEventRecord") " " HERE("cudaStreamWaitEvent")
+                                           : THERE("cudaEventRecord") " " THERE("cudaStreamWaitEvent"));
         close_world(w);
     }
 }
@@ -239,7 +246,7 @@ static void test_no_verb_changes_the_current_device(void **state) {
         cuda(cudaSetDevice(device_before));
         world *w = open_world(1);
         expect_device("making the world");
-#define THEN_EXPECT_DEVICE(verb, when_current, when_not) ok(verb); expect_device(#verb);
+#define THEN_EXPECT_DEVICE(verb, call) ok(verb); expect_device(#verb);
         HOT_VERBS(THEN_EXPECT_DEVICE)
         cold_verbs(w, expect_device);
         cuda(cudaSetDevice(device_before));
@@ -265,7 +272,7 @@ static void test_the_users_own_error_survives_and_none_of_ours_is_left(void **st
         world *w = open_world(1);
         void (*expect)(const char *verb) = with_error ? expect_users_error : expect_no_error;
         if (with_error) assert_int_equal(cudaSetDevice(99), cudaErrorInvalidDevice);
-#define THEN_EXPECT_ERROR(verb, when_current, when_not) ok(verb); expect(#verb);
+#define THEN_EXPECT_ERROR(verb, call) ok(verb); expect(#verb);
         HOT_VERBS(THEN_EXPECT_ERROR)
         cold_verbs(w, expect);
         /* pending work: "not ready" is no error */
@@ -293,7 +300,7 @@ static void test_the_users_own_error_survives_and_none_of_ours_is_left(void **st
     }
 }
 
-static void test_asking_wakes_no_device_and_work_only_its_own(void **state) {
+static void test_asking_makes_no_context(void **state) {
     (void)state;
     unsigned before = standin_contexts();
     int count;
@@ -305,6 +312,33 @@ static void test_asking_wakes_no_device_and_work_only_its_own(void **state) {
     ok(ds_shutdown());
     assert_int_equal(standin_contexts(), before);
     print_message("%s", text);
+}
+
+static void *use_device_2(void *none) {
+    (void)none;
+    ds_stream s;
+    ds_event e;
+    void *d, *pin;
+    if (ds_device_set(ds_cuda(2)) < 0 || ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(2) }, &s) < 0 ||
+        ds_alloc(ds_cuda(2), N, &d) < 0 || ds_host_alloc(N, &pin) < 0 || ds_fill(d, 1, 1, N, s) < 0 || ds_copy(pin, d, N, s) < 0 ||
+        ds_stream_record_new(s, 0, &e) < 0 || ds_event_query(e) < 0 || ds_stream_query(s) < 0 || ds_event_synchronize(e) < 0 ||
+        ds_event_destroy(e) < 0 || ds_stream_destroy(s) < 0 || ds_free(d) < 0 || ds_host_free(pin) < 0) {
+        fprintf(stderr, "%s\n", ds_last_error());
+        abort();
+    }
+    return NULL;
+}
+
+static void test_work_makes_no_context_on_a_device_that_is_not_used(void **state) {
+    (void)state;
+    assert_int_equal(standin_contexts(), 0); /* no test before this has made one */
+    pthread_t thread;                        /* in threads whose current device is 0, as every thread begins */
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(pthread_create(&thread, NULL, use_device_2, NULL), 0);
+        pthread_join(thread, NULL);
+    }
+    ok(ds_shutdown());
+    assert_int_equal(standin_contexts(), 1 << 2);
 }
 
 /* ---- what cudart made ---- */
@@ -422,6 +456,112 @@ static void test_peer_access_that_the_program_enabled_is_fine(void **state) {
     cuda(cudaSetDevice(0));
 }
 
+/* What was given away may be destroyed at any time, so asking for the legacy stream must not ask for it (the stand-in aborts). */
+static void test_the_legacy_stream_does_not_ask_for_streams_that_were_given_away(void **state) {
+    (void)state;
+    ds_stream s, legacy, wrapper;
+    ds_stream_native n;
+    cudaStream_t theirs;
+    ok(ds_stream_legacy(ds_cuda(0), &legacy));
+    ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0), .flags = DS_STREAM_BLOCKING }, &s));
+    ok(ds_stream_unwrap(s, &n));
+    cuda(cudaStreamDestroy(n.handle));
+    ok(ds_stream_query(legacy));
+    ok(ds_stream_synchronize(legacy));
+    cuda(cudaStreamCreateWithFlags(&theirs, cudaStreamDefault));
+    ok(ds_stream_wrap(&(ds_stream_native){ .device = ds_cuda(0), .handle = theirs }, DS_BORROW, NULL, NULL, &wrapper));
+    ok(ds_stream_use(wrapper, 0, NULL)); /* which keeps the wrapper alive */
+    ok(ds_stream_destroy(wrapper));
+    cuda(cudaStreamDestroy(theirs));
+    ok(ds_stream_query(legacy));
+    ok(ds_stream_synchronize_for(legacy, 1000000));
+    ok(ds_stream_use(legacy, 0, NULL));
+    ok(ds_shutdown());
+}
+
+static void block_until(void *flag) { while (!*(_Atomic int *)flag) sched_yield(); }
+
+/* Fills and copies that concern another device's memory only must not tie streams together. */
+static void test_work_on_another_devices_memory_waits_for_its_own_stream_only(void **state) {
+    (void)state;
+    ds_stream a, b, cpu;
+    void *far, *pin;
+    _Atomic int go = 0;
+    ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0) }, &a));
+    ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(2) }, &b));
+    ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cpu(0) }, &cpu));
+    ok(ds_alloc(ds_cuda(1), N, &far));
+    ok(ds_host_alloc(N, &pin));
+    ok(ds_launch_host_func(a, block_until, &go, NULL));
+    ok(ds_fill(far, 1, 1, 100, a));
+    ok(ds_copy((char *)far + 100, pin, 100, a)); /* on a stream of neither */
+    ok(ds_fill((char *)far + 200, 2, 1, N - 200, b));
+    ok(ds_copy(pin, (char *)far + 200, N - 200, b));
+    ok(ds_stream_synchronize(b));
+    assert_int_equal(((unsigned char *)pin)[0], 2);
+    ok(ds_fill(pin, 3, 1, N, cpu));
+    ok(ds_copy((char *)far + 200, pin, N - 200, cpu));
+    ok(ds_stream_synchronize(cpu));
+    assert_int_equal(ds_stream_query(a), DS_NOT_READY);
+    go = 1;
+    ok(ds_stream_synchronize(a));
+    ok(ds_copy(pin, far, N, b));
+    ok(ds_stream_synchronize(b));
+    for (int i = 0; i < N; i++) assert_int_equal(((unsigned char *)pin)[i], i < 100 ? 1 : 3);
+    ok(ds_stream_destroy(a));
+    ok(ds_stream_destroy(b));
+    ok(ds_stream_destroy(cpu));
+    ok(ds_free(far));
+    ok(ds_host_free(pin));
+    ok(ds_shutdown());
+    assert_int_equal(standin_live(NULL, 0), 0);
+}
+
+static void test_copies_between_the_drivers_share_one_buffer_per_stream(void **state) {
+    (void)state;
+    ds_stream s;
+    void *d, *m;
+    unsigned char back[64];
+    unsigned long before = standin_calls("cudaHostAlloc");
+    ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0) }, &s));
+    ok(ds_alloc(ds_cuda(0), 64 * 100, &d));
+    ok(ds_alloc(ds_cpu(0), 64 * 100, &m));
+    for (int i = 0; i < 64 * 100; i++) ((unsigned char *)m)[i] = (unsigned char)(i / 64);
+    for (int i = 0; i < 100; i++) ok(ds_copy((char *)d + 64 * i, (char *)m + 64 * i, 64, s));
+    for (int i = 0; i < 100; i++) ok(ds_copy((char *)m + 64 * i, (char *)d + 64 * (99 - i), 64, s));
+    ok(ds_stream_synchronize(s));
+    assert_int_equal(standin_calls("cudaHostAlloc") - before, 1);
+    for (int i = 0; i < 100; i++) {
+        memset(back, 99 - i, sizeof back);
+        assert_memory_equal((char *)m + 64 * i, back, 64);
+    }
+    ok(ds_stream_destroy(s));
+    ok(ds_free(d));
+    ok(ds_free(m));
+    ok(ds_shutdown());
+    assert_int_equal(standin_live(NULL, 0), 0);
+}
+
+static void *wrap_own_stream(void *out) {
+    ds_stream_native n = { .device = ds_cuda(0), .handle = (void *)2 };
+    if (ds_stream_wrap(&n, DS_BORROW, NULL, NULL, out) < 0) abort();
+    return NULL;
+}
+
+static void test_a_wrapper_of_a_threads_own_stream_may_outlive_the_thread(void **state) {
+    (void)state;
+    ds_stream s, other;
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, wrap_own_stream, &s), 0);
+    pthread_join(thread, NULL);
+    ok(ds_stream_create(NULL, &other)); /* frees what the thread has left */
+    ok(ds_stream_destroy(other));
+    refused(ds_stream_query(s), DS_ERR_UNSUPPORTED);
+    refused(ds_stream_synchronize(s), DS_ERR_UNSUPPORTED);
+    ok(ds_stream_destroy(s));
+    ok(ds_shutdown());
+}
+
 /* ---- kernels ---- */
 
 static void registered_function(void) {}
@@ -524,6 +664,73 @@ static void test_more_shared_memory_than_every_gpu_has_is_asked_for(void **state
     ok(ds_host_free(pin));
     ok(ds_shutdown());
     assert_int_equal(standin_live(NULL, 0), 0);
+}
+
+/* A kernel that is launched and destroyed while another thread waits for the device: the wait is for earlier work only. */
+static void *wait_for_device_0(void *done) {
+    if (ds_device_synchronize(ds_cuda(0)) < 0) abort();
+    *(_Atomic int *)done = 1;
+    return NULL;
+}
+
+static void test_a_kernel_that_is_destroyed_during_a_wait_keeps_its_code_until_it_has_run(void **state) {
+    (void)state;
+    ds_stream s, t;
+    void *pin;
+    pthread_t thread;
+    _Atomic int first = 0, second = 0, done = 0;
+    ok(ds_host_alloc(sizeof(uint64_t), &pin));
+    *(uint64_t *)pin = 5;
+    ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0) }, &s));
+    ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0) }, &t));
+    ds_kernel k = make_fold();
+    ok(ds_kernel_load(k, ds_cuda(0)));
+    ok(ds_launch_host_func(s, block_until, &first, NULL));
+    unsigned long calls = standin_calls("cudaDeviceSynchronize");
+    assert_int_equal(pthread_create(&thread, NULL, wait_for_device_0, &done), 0);
+    while (standin_calls("cudaDeviceSynchronize") == calls) sched_yield();
+    usleep(20000); /* it waits for what was there */
+    ok(ds_launch_host_func(t, block_until, &second, NULL));
+    ok(ds_launch(k, 1, &(fold_args){ pin, 9 }, sizeof(fold_args), t));
+    ok(ds_kernel_destroy(k));
+    first = 1;
+    for (int i = 0; i < 2000 && !done; i++) usleep(100); /* the stand-in aborts when the code goes now */
+    second = 1;
+    pthread_join(thread, NULL);
+    ok(ds_stream_synchronize(t));
+    assert_true(*(uint64_t *)pin == 5 * 1099511628211u + 9);
+    ok(ds_stream_destroy(s));
+    ok(ds_stream_destroy(t));
+    ok(ds_host_free(pin));
+    ok(ds_shutdown());
+    assert_int_equal(standin_live(NULL, 0), 0);
+}
+
+static void test_an_image_need_not_end_with_a_zero_when_its_size_is_given(void **state) {
+    (void)state;
+    size_t size = strlen(ptx_fold), page = (size_t)sysconf(_SC_PAGESIZE), pages = (size + page - 1) / page * page;
+    char *memory = mmap(NULL, pages + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_ptr_not_equal(memory, MAP_FAILED);
+    char *image = memcpy(memory + pages - size, ptx_fold, size); /* who reads on meets a page that cannot be read */
+    assert_int_equal(mprotect(memory + pages, page, PROT_NONE), 0);
+    ds_kernel k;
+    ok(ds_kernel_create(&(ds_kernel_desc){ .name = "fold", .args_size = sizeof(fold_args), .cuda = { .image = image, .image_size = size, .entry = "fold" } }, &k));
+    ok(ds_kernel_load(k, ds_cuda(0)));
+    ok(ds_kernel_destroy(k));
+    ok(ds_shutdown());
+    munmap(memory, pages + page);
+}
+
+static void test_loads_that_fail_leave_no_module(void **state) {
+    (void)state;
+    ds_kernel k;
+    ok(ds_kernel_create(&(ds_kernel_desc){ .name = "fold", .cuda = { .image = ptx_fold, .entry = "absent" } }, &k));
+    for (int i = 0; i < 5; i++) {
+        refused(ds_kernel_load(k, ds_cuda(0)), DS_ERR_INVALID_VALUE);
+        assert_int_equal(standin_live(NULL, 0), 0);
+    }
+    ok(ds_kernel_destroy(k));
+    ok(ds_shutdown());
 }
 
 /* ---- faults ---- */
@@ -673,17 +880,25 @@ static int setup(void **state) { (void)state; alarm(120); return 0; }
 int main(int argc, char **argv) {
     static char pattern[200];
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_asking_wakes_no_device_and_work_only_its_own, setup), /* first */
+        cmocka_unit_test_setup(test_asking_makes_no_context, setup), /* first */
+        cmocka_unit_test_setup(test_work_makes_no_context_on_a_device_that_is_not_used, setup), /* second */
         cmocka_unit_test_setup(test_hot_verbs_make_these_calls_and_no_others, setup),
         cmocka_unit_test_setup(test_no_verb_changes_the_current_device, setup),
         cmocka_unit_test_setup(test_the_users_own_error_survives_and_none_of_ours_is_left, setup),
         cmocka_unit_test_setup(test_a_stream_of_cudart_is_wrapped_and_stays_its_owners, setup),
         cmocka_unit_test_setup(test_memory_of_cudart_is_copied_and_filled_and_not_freed, setup),
+        cmocka_unit_test_setup(test_the_legacy_stream_does_not_ask_for_streams_that_were_given_away, setup),
+        cmocka_unit_test_setup(test_work_on_another_devices_memory_waits_for_its_own_stream_only, setup),
+        cmocka_unit_test_setup(test_copies_between_the_drivers_share_one_buffer_per_stream, setup),
+        cmocka_unit_test_setup(test_a_wrapper_of_a_threads_own_stream_may_outlive_the_thread, setup),
         cmocka_unit_test_setup(test_peer_access_that_the_program_enabled_is_fine, setup),
         cmocka_unit_test_setup(test_cubins_fatbins_and_registered_functions_run, setup),
         cmocka_unit_test_setup(test_an_image_without_a_form_for_the_gpu_is_refused, setup),
         cmocka_unit_test_setup(test_kernels_of_one_image_share_its_module_and_unload_it, setup),
         cmocka_unit_test_setup(test_more_shared_memory_than_every_gpu_has_is_asked_for, setup),
+        cmocka_unit_test_setup(test_a_kernel_that_is_destroyed_during_a_wait_keeps_its_code_until_it_has_run, setup),
+        cmocka_unit_test_setup(test_an_image_need_not_end_with_a_zero_when_its_size_is_given, setup),
+        cmocka_unit_test_setup(test_loads_that_fail_leave_no_module, setup),
         cmocka_unit_test_setup(test_every_call_that_fails_is_a_result_and_leaks_nothing, setup),
         cmocka_unit_test_setup(test_every_call_that_runs_out_of_memory_is_a_result_and_leaks_nothing, setup),
     };

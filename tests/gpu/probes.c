@@ -1170,6 +1170,40 @@ static void d10(void) {
     }
 }
 
+/* The last GPU, whose context is pushed in a thread that has none. */
+static void d11(void) {
+    CUresult (*retain)(CUcontext *, CUdevice), (*push)(CUcontext), (*pop)(CUcontext *), (*get)(CUcontext *);
+    CUcontext context = NULL, before = NULL, popped = NULL, after = NULL;
+    int count, device = -1, again = -1;
+    unsigned flags;
+    int zero_active = -1;
+    void *memory = NULL;
+    struct cudaPointerAttributes attributes;
+    cudaStream_t s;
+    MUST(cudaGetDeviceCount(&count));
+    entries();
+    entry("cuDevicePrimaryCtxRetain", &retain);
+    entry("cuCtxPushCurrent", &push);
+    entry("cuCtxPopCurrent", &pop);
+    entry("cuCtxGetCurrent", &get);
+    MUST_DRV(get(&before));
+    MUST_DRV(retain(&context, count - 1));
+    MUST_DRV(push(context));
+    MUST(cudaGetDevice(&device));
+    MUST(cudaMalloc(&memory, 1 << 20));
+    MUST(cudaPointerGetAttributes(&attributes, memory));
+    MUST(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+    MUST(cudaMemsetAsync(memory, 0, 1 << 20, s));
+    MUST(cudaStreamSynchronize(s));
+    MUST_DRV(pop(&popped));
+    MUST_DRV(get(&after));
+    note("%d device(s), the last one's context pushed: cudaGetDevice says %d, cudaMalloc gives memory of device %d", count, device, attributes.device);
+    note("before there %s a context, after the pop %s", before ? "was" : "was not", after == before ? "it is as before" : "another is current");
+    MUST(cudaGetDevice(&again));
+    MUST_DRV(drv_context_state(0, &flags, &zero_active));
+    note("cudaGetDevice then says %d, device 0 is %sactive", again, zero_active ? "" : "not ");
+}
+
 /* ---- made-up probes, for the machinery ---- */
 
 static void fake_good(void) { note("an answer"); note("a | in another"); }
@@ -1217,6 +1251,7 @@ static const probe probes[] = {
     { "D8", "what small calls cost", d8 },
     { "D9", "copies of pageable memory on a busy stream", d9 },
     { "D10", "when the primary context comes to be", d10 },
+    { "D11", "does cudart follow a pushed context, and does the pop put back what was there", d11 },
 };
 static const probe fakes[] = {
     { "F1", "answers", fake_good },      { "F2", "hangs", fake_hang },     { "F3", "crashes", fake_crash },

@@ -45,6 +45,7 @@ enum {
     GARBAGE     = 64 * 1024,   /* so much of fresh memory is filled with what is not zero */
     LEAST_PRIORITY = 0, GREATEST_PRIORITY = -5,
     MAX_SHARED  = 49152, MAX_SHARED_OPTIN = 232448 /* 227 KiB, of capability 9.0 */, MAX_BLOCK = 1024, MAX_BLOCK_Z = 64, MAX_GRID_YZ = 65535,
+    MAX_CONTEXTS = 16,         /* pushed by one thread */
     IDLE_SECONDS = 1           /* a thread without work ends after this time */
 };
 static const size_t MAX_PITCH = 2147483647;
@@ -264,13 +265,14 @@ static void start(void) {
     X(cudaEventCreate) X(cudaEventCreateWithFlags) X(cudaEventDestroy) X(cudaEventRecord) X(cudaEventQuery)                   \
     X(cudaEventSynchronize) X(cudaEventElapsedTime) X(cudaMemcpy) X(cudaMemcpyAsync) X(cudaMemcpy2DAsync)                     \
     X(cudaMemcpyPeerAsync) X(cudaMemcpy3DPeerAsync) X(cudaMemset) X(cudaMemsetAsync) X(cudaMemset2DAsync)                     \
-    X(cudaLaunchKernel) X(cudaFuncSetAttribute) X(cudaGetDriverEntryPoint) X(cudaGetDriverEntryPointByVersion)
+    X(cudaLaunchKernel) X(cudaFuncSetAttribute) X(cudaFuncGetAttributes) X(cudaGetDriverEntryPoint) X(cudaGetDriverEntryPointByVersion)
 
 /* The driver's, with the version of CUDA that brought them; those of the second list take a stream. */
 #define DRIVER(X)                                                                                                             \
     X(cuModuleLoadData, 2000) X(cuModuleLoadDataEx, 2010) X(cuModuleUnload, 2000) X(cuModuleGetFunction, 2000)                \
     X(cuEventQuery, 2000) X(cuMemGetAddressRange, 3020) X(cuGetErrorName, 6000) X(cuGetErrorString, 6000)                     \
-    X(cuCtxGetCurrent, 4000) X(cuCtxSetCurrent, 4000) X(cuFuncSetAttribute, 9000)
+    X(cuCtxGetCurrent, 4000) X(cuCtxSetCurrent, 4000) X(cuCtxPushCurrent, 4000) X(cuCtxPopCurrent, 4000)                     \
+    X(cuDevicePrimaryCtxRetain, 7000) X(cuFuncGetAttribute, 2020) X(cuFuncSetAttribute, 9000)
 #define DRIVER_STREAM(X)                                                                                                      \
     X(cuLaunchKernel, 4000) X(cuStreamQuery, 2000) X(cuMemsetD8Async, 3020) X(cuMemsetD16Async, 3020)                         \
     X(cuMemsetD32Async, 3020) X(cuMemsetD2D8Async, 3020) X(cuMemsetD2D16Async, 3020) X(cuMemsetD2D32Async, 3020)
@@ -300,6 +302,8 @@ static atomic_ulong calls[FUNCTIONS];
 static _Thread_local struct {
     int     current;                     /* device */
     int     bound;                       /* the current device's context is bound */
+    struct { int current, bound; } under[MAX_CONTEXTS]; /* the stack of contexts, without the one on top */
+    int     depth;
     int     last;                        /* error */
     int     in_host_function, injected, has_key;
     int     log_on;
@@ -1959,6 +1963,24 @@ cudaError_t si_launch_kernel(const void *func, dim3 grid_dim, dim3 block_dim, vo
     return result(code);
 }
 
+cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *out, const void *func) {
+    ENTER(cudaFuncGetAttributes);
+    bind();
+    if (!out) return result(cudaErrorInvalidValue);
+    lock();
+    registered_function *f = registered_as(func);
+    int                  code = sticky(me.current);
+    if (!code && !f) code = cudaErrorInvalidDeviceFunction;
+    memset(out, 0, sizeof *out);
+    if (!code) {
+        out->sharedSizeBytes = ptx_static_shared(f->code);
+        out->maxThreadsPerBlock = MAX_BLOCK;
+        out->maxDynamicSharedSizeBytes = (int)(f->most_shared ? f->most_shared : MAX_SHARED - ptx_static_shared(f->code));
+    }
+    unlock();
+    return result(code);
+}
+
 cudaError_t cudaFuncSetAttribute(const void *func, enum cudaFuncAttribute attribute, int value) {
     ENTER(cudaFuncSetAttribute);
     bind();
@@ -1990,6 +2012,49 @@ static CUresult d_cuCtxGetCurrent(CUcontext *out) {
     if (!out) return CUDA_ERROR_INVALID_VALUE;
     lock();
     *out = me.bound ? devices[me.current].context : NULL;
+    unlock();
+    return CUDA_SUCCESS;
+}
+
+/* What the runtime does then goes to the context on top, and cudaGetDevice tells its device. */
+static CUresult d_cuCtxPushCurrent(CUcontext handle) {
+    char text[16] = "";
+    int  index = -1;
+    lock();
+    if (handle) index = ((device *)object_of("cuCtxPushCurrent", H_CONTEXT, handle))->index;
+    unlock();
+    snprintf(text, sizeof text, "%d", index);
+    int code = enter_with(F_cuCtxPushCurrent, text);
+    if (code) return (CUresult)code;
+    if (!handle) return CUDA_ERROR_INVALID_VALUE;
+    if (me.depth == MAX_CONTEXTS) fail_test("cuCtxPushCurrent: more contexts than any program needs: one was not popped");
+    me.under[me.depth].current = me.current;
+    me.under[me.depth++].bound = me.bound;
+    me.current = index;
+    me.bound = 1;
+    remember_thread();
+    return CUDA_SUCCESS;
+}
+
+static CUresult d_cuCtxPopCurrent(CUcontext *out) {
+    int code = enter(F_cuCtxPopCurrent);
+    if (refused(code)) return (CUresult)code;
+    if (!me.depth) return CUDA_ERROR_INVALID_CONTEXT;
+    if (out) *out = devices[me.current].context;
+    me.depth--;
+    me.current = me.under[me.depth].current;
+    me.bound = me.under[me.depth].bound;
+    return (CUresult)code; /* it pops in any case, like what frees */
+}
+
+/* Never released here, as by the runtime itself. */
+static CUresult d_cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice index) {
+    ENTER_DRIVER(cuDevicePrimaryCtxRetain);
+    if (!out) return CUDA_ERROR_INVALID_VALUE;
+    if (!is_device(index)) return CUDA_ERROR_INVALID_DEVICE;
+    lock();
+    make_primary(index);
+    *out = devices[index].context;
     unlock();
     return CUDA_SUCCESS;
 }
@@ -2094,6 +2159,18 @@ static CUresult d_cuModuleGetFunction(CUfunction *out, CUmodule handle, const ch
         m->functions = grown(m->functions, m->count, &m->capacity, sizeof *m->functions);
         m->functions[m->count++] = made;
     }
+    unlock();
+    return code;
+}
+
+static CUresult d_cuFuncGetAttribute(int *out, CUfunction_attribute attribute, CUfunction handle) {
+    ENTER_DRIVER(cuFuncGetAttribute);
+    if (!out) return CUDA_ERROR_INVALID_VALUE;
+    lock();
+    function *f = object_of("cuFuncGetAttribute", H_FUNCTION, handle);
+    CUresult code = (CUresult)sticky(f->module->device);
+    if (!code && attribute != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) code = CUDA_ERROR_INVALID_VALUE;
+    if (!code) *out = (int)(f->most_shared ? f->most_shared : MAX_SHARED - ptx_static_shared(f->code));
     unlock();
     return code;
 }
