@@ -5035,6 +5035,7 @@ DSDEF ds_result (ds_shutdown)(void) {
             if (!t) break;
             ds__thread_free(t);
         }
+        tls->thread = NULL;
         ds__end_table(&ds__g.streams);
         ds__end_table(&ds__g.events);
         ds__end_table(&ds__g.kernels);

@@ -733,6 +733,23 @@ static void test_loads_that_fail_leave_no_module(void **state) {
     ok(ds_shutdown());
 }
 
+static void test_shutdown_releases_what_was_left(void **state) {
+    (void)state;
+    static char page[N];
+    ds_stream s;
+    ds_event e;
+    void *m;
+    ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(1) }, &s));
+    ok(ds_stream_record_new(s, 0, &e));
+    ok(ds_alloc(ds_cuda(1), N, &m));
+    ok(ds_fill(m, 0, 1, N, s));
+    ok(ds_host_alloc(N, &m));
+    ok(ds_host_register(page, N));
+    (void)make_fold();
+    ok(ds_shutdown());
+    assert_int_equal(standin_live(NULL, 0), 0);
+}
+
 /* ---- faults ---- */
 
 static long taken, returned;
@@ -899,6 +916,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup(test_a_kernel_that_is_destroyed_during_a_wait_keeps_its_code_until_it_has_run, setup),
         cmocka_unit_test_setup(test_an_image_need_not_end_with_a_zero_when_its_size_is_given, setup),
         cmocka_unit_test_setup(test_loads_that_fail_leave_no_module, setup),
+        cmocka_unit_test_setup(test_shutdown_releases_what_was_left, setup),
         cmocka_unit_test_setup(test_every_call_that_fails_is_a_result_and_leaks_nothing, setup),
         cmocka_unit_test_setup(test_every_call_that_runs_out_of_memory_is_a_result_and_leaks_nothing, setup),
     };
