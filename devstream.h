@@ -909,7 +909,8 @@ typedef struct ds__tls_block {
     int nested;          /* CPU driver: streams being run inside of one another */
     uint32_t epoch;      /* ds__g.epoch for which `thread` is valid */
     ds__thread *thread;
-    struct { uint32_t version; ds__found found; } hit[DS__HITS]; /* ranges found last, valid while the table has this version */
+    uint32_t hit_version, hit_next; /* the table's version for which these are right; which goes next */
+    ds__found hit[DS__HITS];        /* ranges found last */
     char error[512];
 } ds__tls_block;
 static __thread ds__tls_block ds__tls;
@@ -4407,24 +4408,24 @@ static int ds__range_find(const void *ptr, ds__found *out) {
     }
 }
 
-/* The same with the thread's latest finds tried first; NULL: none. The result is the thread's, until it looks again. */
-__attribute__((noinline)) static const ds__found *ds__range_look(const void *ptr, unsigned slot) {
+/* The same with the thread's latest finds tried first; NULL: none. The result is the thread's, until it looks again often. */
+__attribute__((noinline)) static const ds__found *ds__range_look(const void *ptr) {
     ds__tls_block *t = &ds__tls;
     uint32_t version = atomic_load_explicit(&ds__g.range_version, memory_order_acquire);
     ds__found f;
     if (!ds__range_find(ptr, &f)) return NULL;
-    t->hit[slot].found = f;
-    t->hit[slot].version = version; /* if the table has changed since, the next look fails */
-    return &t->hit[slot].found;
+    if (t->hit_version != version) memset(t->hit, 0, sizeof t->hit);
+    t->hit_version = version; /* if the table has changed since, the next look finds nothing here */
+    ds__found *hit = &t->hit[t->hit_next++ % DS__HITS];
+    *hit = f;
+    return hit;
 }
 static inline const ds__found *ds__range_hit(const void *ptr) {
-    uintptr_t address = (uintptr_t)ptr;
-    unsigned slot = (unsigned)(address >> 12 ^ address >> 16 ^ address >> 21) % DS__HITS;
     const ds__tls_block *t = &ds__tls;
-    const ds__found *f = &t->hit[slot].found;
-    if (DS__LIKELY(address - f->base < f->end - f->base &&
-                   t->hit[slot].version == atomic_load_explicit(&ds__g.range_version, memory_order_acquire))) return f;
-    return ds__range_look(ptr, slot);
+    if (DS__LIKELY(t->hit_version == atomic_load_explicit(&ds__g.range_version, memory_order_acquire)))
+        for (int i = 0; i < DS__HITS; i++)
+            if ((uintptr_t)ptr - t->hit[i].base < t->hit[i].end - t->hit[i].base) return &t->hit[i];
+    return ds__range_look(ptr);
 }
 
 static void ds__range_move(ds__range *to, ds__range *from) {

@@ -178,33 +178,23 @@ static void write_plot(const char *folder, const char *name, int plot, int first
     fclose(f);
 }
 
-/* The hand-written part of an old report, or an empty one. */
-static char *read_notes(const char *path) {
-    static const char open[] = "<!-- notes -->", close[] = "<!-- /notes -->", none[] = "<!-- notes -->\n<!-- /notes -->";
-    char *text = calloc(1, 1 << 20), *from = NULL, *to = NULL;
+/* A part of an old report between its markers, or an empty one: what is written by hand ("notes"), or by run.sh ("cuda"). */
+static char *read_part(const char *path, const char *name) {
+    char *text = calloc(1, 1 << 20), *from = NULL, *to = NULL, open[40], close[40];
     FILE *f = fopen(path, "r");
     if (!text) exit(2);
+    snprintf(open, sizeof open, "<!-- %.20s -->", name);
+    snprintf(close, sizeof close, "<!-- /%.20s -->", name);
     if (f) {
-        if (fread(text, 1, (1 << 20) - 1, f) && (from = strstr(text, open)) && (to = strstr(from, close))) to[sizeof close - 1] = 0;
+        if (fread(text, 1, (1 << 20) - 1, f) && (from = strstr(text, open)) && (to = strstr(from, close))) to[strlen(close)] = 0;
         fclose(f);
     }
-    if (!to) return strcpy(text, none);
+    if (!to) snprintf(from = text, 1 << 20, "%s\n%s", open, close);
     return memmove(text, from, strlen(from) + 1);
 }
 
-/* A section that another program has written. */
-static void copy_section(FILE *f, const char *folder, const char *name) {
-    char path[512];
-    int c;
-    snprintf(path, sizeof path, "%.400s/%s", folder, name);
-    FILE *from = fopen(path, "r");
-    if (!from) { fprintf(f, "Not measured: no CUDA toolkit was found.\n"); return; }
-    while ((c = fgetc(from)) != EOF) fputc(c, f);
-    fclose(from);
-}
-
-static void write_report(const char *path, const char *folder) {
-    char *notes = read_notes(path), next[512];
+static void write_report(const char *path) {
+    char *notes = read_part(path, "notes"), *cuda = read_part(path, "cuda"), next[512];
     const char *machine = getenv("BENCH_MACHINE");
     snprintf(next, sizeof next, "%.500s.new", path);
     FILE *f = fopen(next, "w");
@@ -220,13 +210,12 @@ static void write_report(const char *path, const char *folder) {
     fprintf(f, "\n![bars of the queue rows and of the copies](bench.svg)\n\n## Ways to copy\n\nAll on the same memory, in turn; for the "
                "fill: memset, rep stosb and non-temporal stores.\n\n");
     ways_table(f);
-    fprintf(f, "\n## What a call of cudart costs more through devstream\n\nThe goal on a GPU is 50 ns more than the bare call. **No row of this "
-               "page was measured on a GPU**; what was is in [gpu](gpu/README.md).\n\n");
-    copy_section(f, folder, "cuda.md");
+    fprintf(f, "\n## What a call of cudart costs more through devstream\n\n%s\n", cuda);
     fprintf(f, "\n## Notes\n\n%s\n\n## What the rows measure\n\n", notes);
     for (int r = 0; r < BENCH_ROW_COUNT; r++)
         if (rows[r].note) fprintf(f, "- **%s**: %s\n", rows[r].title, rows[r].note);
     free(notes);
+    free(cuda);
     if (fclose(f) || rename(next, path)) { perror(path); exit(2); }
 }
 
@@ -239,6 +228,6 @@ int main(int argc, char **argv) {
     write_remarks(stdout, "");
     write_plot(argv[2], "queues.dat", BENCH_QUEUE, FIRST_PEER, LIMIT);
     write_plot(argv[2], "copies.dat", BENCH_COPY, FIRST_WAY, SOURCES - 1);
-    if (argc > 3) write_report(argv[3], argv[2]);
+    if (argc > 3) write_report(argv[3]);
     return failed;
 }
