@@ -2235,9 +2235,11 @@ static void ds__cuda_host_work(void *user) {
         return;
     }
     for (size_t y = 0; y < op->u.fill.height; y++) {
-        char *row = (char *)op->u.fill.dst + y * op->u.fill.pitch;
+        char *row = (char *)op->u.fill.dst + y * op->u.fill.pitch; /* aligned to the value's size */
         uint32_t value = op->u.fill.value;
-        for (size_t x = 0; x < op->u.fill.width; x++) memcpy(row + x * op->u.fill.value_size, &value, op->u.fill.value_size); /* little endian */
+        if (op->u.fill.value_size == 1) memset(row, (int)(value & 255), op->u.fill.width);
+        else if (op->u.fill.value_size == 2) for (size_t x = 0; x < op->u.fill.width; x++) ((uint16_t *)(void *)row)[x] = (uint16_t)value;
+        else for (size_t x = 0; x < op->u.fill.width; x++) ((uint32_t *)(void *)row)[x] = value;
     }
 }
 
@@ -2379,6 +2381,9 @@ static ds_result ds__cuda_submit_staged(ds__cuda_stream *s, const ds__op *op, in
     return r;
 }
 
+static ds_result ds__cuda_staged_to_gpu(ds__cuda_stream *s, const ds__op *op) { return ds__cuda_submit_staged(s, op, 1); }
+static ds_result ds__cuda_staged_from_gpu(ds__cuda_stream *s, const ds__op *op) { return ds__cuda_submit_staged(s, op, 0); }
+
 /* Makes the stream's mark, and records it; the mark's lock is held. */
 static ds_result ds__cuda_record_mark(ds__cuda_stream *s) {
     ds__cuda_scope scope;
@@ -2438,11 +2443,11 @@ static ds_result ds__cuda_submit_copy(ds__cuda_stream *s, const ds__op *op) {
     unsigned to = op->flags >> DS__OP_DST & 127u, from = op->flags >> DS__OP_SRC & 127u;
     int to_gpu = to == DS__AT_UNKNOWN || to >= DS__AT_DEVICE, from_gpu = from == DS__AT_UNKNOWN || from >= DS__AT_DEVICE;
     int here = DS__AT_DEVICE + s->device;
-    if (DS__UNLIKELY(from == DS__AT_OTHER && to_gpu)) return ds__cuda_submit_staged(s, op, 1);
-    if (DS__UNLIKELY(to == DS__AT_OTHER && from_gpu)) return ds__cuda_submit_staged(s, op, 0);
     if (!to_gpu && !from_gpu) return ds__cuda_submit_host_work(s, op);
-    if (DS__LIKELY((int)to == here || (int)from == here)) return ds__cuda_copy_on(s, op);
-    return ds__cuda_elsewhere(s, (int)(from >= DS__AT_DEVICE ? from : to) - DS__AT_DEVICE, op, ds__cuda_copy_on);
+    ds_result (*put)(ds__cuda_stream *s, const ds__op *op) = from == DS__AT_OTHER ? ds__cuda_staged_to_gpu : to == DS__AT_OTHER ? ds__cuda_staged_from_gpu
+                                                                                                                               : ds__cuda_copy_on;
+    if (DS__LIKELY((int)to == here || (int)from == here)) return put(s, op);
+    return ds__cuda_elsewhere(s, (int)(from >= DS__AT_DEVICE ? from : to) - DS__AT_DEVICE, op, put);
 }
 
 /* On the stream's own device. */

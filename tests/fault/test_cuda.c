@@ -505,6 +505,13 @@ static void test_work_on_another_devices_memory_waits_for_its_own_stream_only(vo
     assert_int_equal(ds_stream_query(a), DS_NOT_READY);
     go = 1;
     ok(ds_stream_synchronize(a));
+    void *virtual_memory; /* of the CPU driver: to and fro on a stream of another GPU */
+    ok(ds_alloc(ds_cpu(0), N, &virtual_memory));
+    ok(ds_copy(virtual_memory, far, N, b));
+    ok(ds_fill(far, 0, 1, N, b));
+    ok(ds_copy(far, virtual_memory, N, b));
+    ok(ds_stream_synchronize(b));
+    ok(ds_free(virtual_memory));
     ok(ds_copy(pin, far, N, b));
     ok(ds_stream_synchronize(b));
     for (int i = 0; i < N; i++) assert_int_equal(((unsigned char *)pin)[i], i < 100 ? 1 : 3);
