@@ -2444,8 +2444,9 @@ static ds_result ds__cuda_submit_copy(ds__cuda_stream *s, const ds__op *op) {
     int to_gpu = to == DS__AT_UNKNOWN || to >= DS__AT_DEVICE, from_gpu = from == DS__AT_UNKNOWN || from >= DS__AT_DEVICE;
     int here = DS__AT_DEVICE + s->device;
     if (!to_gpu && !from_gpu) return ds__cuda_submit_host_work(s, op);
-    ds_result (*put)(ds__cuda_stream *s, const ds__op *op) = from == DS__AT_OTHER ? ds__cuda_staged_to_gpu : to == DS__AT_OTHER ? ds__cuda_staged_from_gpu
-                                                                                                                               : ds__cuda_copy_on;
+    ds_result (*put)(ds__cuda_stream *s, const ds__op *op) = ds__cuda_copy_on;
+    if (DS__UNLIKELY(from == DS__AT_OTHER)) put = ds__cuda_staged_to_gpu;
+    if (DS__UNLIKELY(to == DS__AT_OTHER)) put = ds__cuda_staged_from_gpu;
     if (DS__LIKELY((int)to == here || (int)from == here)) return put(s, op);
     return ds__cuda_elsewhere(s, (int)(from >= DS__AT_DEVICE ? from : to) - DS__AT_DEVICE, op, put);
 }

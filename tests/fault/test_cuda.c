@@ -740,6 +740,57 @@ static void test_loads_that_fail_leave_no_module(void **state) {
     ok(ds_shutdown());
 }
 
+/* After a failure of the device, which cannot be undone: in a process of its own, which runs this test only. */
+typedef struct slow { _Atomic int entered, done, called, ended, bad; } slow;
+static void slow_fn(void *user) {
+    slow *x = user;
+    x->entered = 1;
+    usleep(300000); /* three times as long as shutdown waits for what does not move */
+    x->done = 1;
+}
+static void slow_callback(ds_stream s, ds_result status, void *user) {
+    slow *x = user;
+    (void)s;
+    x->bad += !x->done || status != DS_ERR_FAILED;
+    x->called++;
+}
+static void slow_end(void *user) { ((slow *)user)->ended++; }
+
+static void fail_and_shut_down(void) {
+    static slow x;
+    ds_stream s, t;
+    ds_kernel k;
+    void *d, *m;
+    ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0) }, &s));
+    ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0) }, &t));
+    ok(ds_alloc(ds_cuda(0), N, &d));
+    ok(ds_alloc(ds_cpu(0), N, &m));
+    ok(ds_kernel_create(&(ds_kernel_desc){ .name = "explode", .cuda = { .image = ptx_explode, .entry = "explode", .block = 1 } }, &k));
+    ok(ds_kernel_load(k, ds_cuda(0)));
+    ok(ds_launch_host_func(s, slow_fn, &x, slow_end));
+    ok(ds_copy(d, m, N, s)); /* host functions of the library's own */
+    ok(ds_add_callback(s, slow_callback, &x, slow_end));
+    while (!x.entered) sched_yield();
+    ok(ds_launch(k, 1, NULL, 0, t));
+    refused(ds_stream_synchronize(t), DS_ERR_FAILED);
+    refused(ds_shutdown(), DS_ERR_FAILED);
+    assert_int_equal(x.done, 1);
+    assert_int_equal(x.called, 1);
+    assert_int_equal(x.ended, 2);
+    assert_int_equal(x.bad, 0);
+}
+
+static void test_shutdown_waits_for_what_a_failed_device_still_runs(void **state) {
+    (void)state;
+    char command[400], self[300];
+    if (getenv("FAULT_CHILD")) { fail_and_shut_down(); return; }
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    assert_true(n > 0);
+    self[n] = 0;
+    snprintf(command, sizeof command, "FAULT_CHILD=1 '%s' shutdown_waits >&2", self);
+    assert_int_equal(system(command), 0);
+}
+
 static void test_shutdown_releases_what_was_left(void **state) {
     (void)state;
     static char page[N];
@@ -923,6 +974,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup(test_a_kernel_that_is_destroyed_during_a_wait_keeps_its_code_until_it_has_run, setup),
         cmocka_unit_test_setup(test_an_image_need_not_end_with_a_zero_when_its_size_is_given, setup),
         cmocka_unit_test_setup(test_loads_that_fail_leave_no_module, setup),
+        cmocka_unit_test_setup(test_shutdown_waits_for_what_a_failed_device_still_runs, setup),
         cmocka_unit_test_setup(test_shutdown_releases_what_was_left, setup),
         cmocka_unit_test_setup(test_every_call_that_fails_is_a_result_and_leaks_nothing, setup),
         cmocka_unit_test_setup(test_every_call_that_runs_out_of_memory_is_a_result_and_leaks_nothing, setup),

@@ -1030,8 +1030,9 @@ static void take_source(copy *c) {
 
 /* When the call may return.  Pageable to device: with the source taken, so up to a size at once.  To pageable memory, and
    between host addresses: when the copy is done.  Else at once; a plain cudaMemcpy only when it is between devices. */
+/* named: the caller has named the devices. */
 static int transfer(const char *call, const side *dst, const side *src, const shape *of, enum cudaMemcpyKind kind,
-                    cudaStream_t handle, int plain) {
+                    cudaStream_t handle, int plain, int named) {
     place   to, from;
     stream *s = stream_of(call, handle);
     int     index = s->device, code = sticky(index);
@@ -1040,6 +1041,10 @@ static int transfer(const char *call, const side *dst, const side *src, const sh
     if (!code) code = locate(call, &from, src, of, index);
     if (!code) code = check_kind(kind, &to, &from);
     if (code) return code;
+    /* CUDA does not say whether a stream may copy what its device neither has nor reaches. */
+    int any = to.where == ON_DEVICE || from.where == ON_DEVICE;
+    int near = (to.where == ON_DEVICE && reachable(to.range, index)) || (from.where == ON_DEVICE && reachable(from.range, index));
+    if (any && !near && !named) return cudaErrorInvalidValue;
     op *o = new_op(OP_COPY, s);
     o->u.copy = (copy){to.memory, from.memory, dst->pitch, dst->slice, src->pitch, src->slice, of->width, of->height,
                        of->depth, NULL};
@@ -1078,7 +1083,7 @@ static int transfer_2d(const char *call, void *dst, size_t dpitch, const void *s
     if (atomic_load_explicit(&null_mode, memory_order_relaxed)) return 0;
     bind();
     lock();
-    int code = transfer(call, &to, &from, &of, kind, handle, plain);
+    int code = transfer(call, &to, &from, &of, kind, handle, plain, 0);
     unlock();
     return code;
 }
@@ -1102,7 +1107,7 @@ static int transfer_peer(const char *call, const side *dst, int dst_device, cons
         if (!code) code = locate(call, &from, src, of, s->device);
         if (!code && (to.where != ON_DEVICE || from.where != ON_DEVICE || to.device != dst_device || from.device != src_device))
             code = cudaErrorInvalidValue;
-        if (!code) code = transfer(call, dst, src, of, cudaMemcpyDeviceToDevice, handle, 0);
+        if (!code) code = transfer(call, dst, src, of, cudaMemcpyDeviceToDevice, handle, 0, 1);
     }
     unlock();
     return code;
