@@ -19,7 +19,7 @@ CUDA_HOME ?= $(firstword $(foreach d,$(NVCC_HOME) /usr/local/cuda,$(if $(wildcar
 export CC CUDA_HOME
 
 CONFORMANCE := $(patsubst %.c,$(B)/%.o,$(wildcard tests/conformance/*.c) tests/support/harness.c)
-LOG         := $(B)/executed.log
+LOG         := $(B)/executed
 # Through the CUDA driver: with the stand-in for cudart as objects, with cudart as a shared library (the stand-in's or NVIDIA's),
 # and with the static one.
 ifneq ($(CUDA_HOME),)
@@ -34,7 +34,7 @@ FAULT       := $(patsubst tests/fault/%.c,$(B)/fault/%,$(wildcard tests/fault/*.
 ON_CUDA     := $(B)/conformance-standin $(B)/conformance-shared $(B)/conformance-static $(B)/lib/libcudart.so.13
 endif
 
-TEST_ENV    := DEVSTREAM_CPU_DEVICES=2 DS_TEST_LOG=$(abspath $(LOG)) DS_TEST_PLUGIN=$(abspath $(B)/plugin.so)
+TEST_ENV    := DEVSTREAM_CPU_DEVICES=2 DS_TEST_PLUGIN=$(abspath $(B)/plugin.so)
 
 .PHONY: help demo examples check conformance conformance-cuda conformance-linked unit fault mutants kernels check-gpu features build-tests compile-matrix asan tsan model bench docs \
         amalgamate lint install-deps cmocka clean force
@@ -52,24 +52,22 @@ examples: $(patsubst %.c,$(B)/%,$(wildcard examples/*.c)) ## build hello, demo a
 
 check: cmocka ## all tests with the default compiler
 	$(SUBMAKE) -j$(JOBS) build-tests
-	$(SUBMAKE) conformance
-	$(SUBMAKE) conformance-cuda
-	$(SUBMAKE) unit
-	$(SUBMAKE) fault
+	$(SUBMAKE) -j$(JOBS) --output-sync=target conformance conformance-cuda unit fault
 	$(SUBMAKE) features
 	@JOBS=$(JOBS) tests/compile/run.sh --fast
 
 build-tests: $(B)/conformance $(B)/plugin.so $(UNIT) $(FAULT) $(ON_CUDA)
 
 conformance: cmocka $(B)/conformance $(B)/plugin.so ## only the conformance suite
-	@rm -f $(LOG)
-	@$(TEST_ENV) $(RUN) $(B)/conformance
+	@rm -f $(LOG)-cpu.log
+	@$(TEST_ENV) DS_TEST_LOG=$(LOG)-cpu.log $(RUN) $(B)/conformance
 
 conformance-cuda: cmocka $(B)/plugin.so $(ON_CUDA) ## the conformance suite through the CUDA driver and the stand-in for cudart
+	@rm -f $(LOG)-cuda.log
 ifeq ($(CUDA_HOME),)
 	@echo "skip  the CUDA driver: no toolkit found (CUDA_HOME)"
 else
-	@DS_TEST_DRIVER=cuda $(TEST_ENV) $(RUN) $(B)/conformance-standin
+	@DS_TEST_DRIVER=cuda $(TEST_ENV) DS_TEST_LOG=$(LOG)-cuda.log $(RUN) $(B)/conformance-standin
 endif
 
 # As a user has it: linked with libcudart, whose place the stand-in takes at run time; and the binary that starts without a driver.
@@ -96,7 +94,7 @@ check-gpu: cmocka $(B)/plugin.so $(ON_CUDA) $(B)/bench-cuda ## the same tests, p
 	@tests/gpu/run.sh $(B)/conformance-static $(B)/bench-cuda
 
 features: ## compare docs/features.md with the tests that were executed
-	@tools/features.sh docs/features.md $(LOG) devstream.h devstream_cpu.h
+	@cat $(LOG)-*.log >$(LOG).log && tools/features.sh docs/features.md $(LOG).log devstream.h devstream_cpu.h
 
 compile-matrix: build/single/devstream.h ## every way to include the headers, and the single file
 	@export JOBS=$(JOBS); tests/compile/run.sh; two=$$?; tests/compile/run.sh build/single && [ $$two -eq 0 ]
