@@ -1804,12 +1804,17 @@ static ds_result ds__cuda_priority_range(int device, int *out_least, int *out_gr
 
 /* ---- >>cuda streams ---- */
 
-static void ds__cuda_list_stream(ds__cuda_stream *s) {
-    ds__lock_take(&ds__cuda.lock);
+/* The lock is held. */
+static void ds__cuda_link_stream(ds__cuda_stream *s) {
     s->previous = NULL;
     s->next = ds__cuda.streams;
     if (s->next) s->next->previous = s;
     ds__cuda.streams = s;
+}
+
+static void ds__cuda_list_stream(ds__cuda_stream *s) {
+    ds__lock_take(&ds__cuda.lock);
+    ds__cuda_link_stream(s);
     ds__lock_give(&ds__cuda.lock);
 }
 
@@ -1893,9 +1898,7 @@ static ds_result ds__cuda_list_wrapper(ds__cuda_stream *s) {
     int taken = 0;
     ds__lock_take(&ds__cuda.lock);
     for (ds__cuda_stream *o = ds__cuda.streams; o && s->owned; o = o->next) taken |= o->owned && o->handle == s->handle && o->device == s->device;
-    s->next = ds__cuda.streams;
-    if (!taken && s->next) s->next->previous = s;
-    if (!taken) ds__cuda.streams = s;
+    if (!taken) ds__cuda_link_stream(s);
     ds__lock_give(&ds__cuda.lock);
     return taken ? ds__fail(DS_ERR_INVALID_VALUE, "the native stream has an owner already") : DS_OK;
 }

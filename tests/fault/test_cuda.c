@@ -549,6 +549,44 @@ static void test_copies_between_the_drivers_share_one_buffer_per_stream(void **s
     assert_int_equal(standin_live(NULL, 0), 0);
 }
 
+/* The stand-in's n-th call from here fails; which one that is stands in the log of calls of a run without a fault. */
+static void test_calls_whose_failure_means_something_else_are_understood(void **state) {
+    (void)state;
+    int can = 1;
+    ds_stream s, cpu, wrapper;
+    ds_stream_native n;
+    ds_event e;
+    ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(1) }, &s));
+    ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cpu(0) }, &cpu));
+    cuda(cudaSetDevice(3)); /* a pair that no other test asks about: answers are kept */
+    standin_fail(3, cudaErrorTooManyPeers); /* cudaGetDevice, cudaDeviceCanAccessPeer, cudaDeviceEnablePeerAccess */
+    ok(ds_device_can_access_peer(ds_cuda(3), ds_cuda(0), &can));
+    assert_int_equal(standin_failed(), 1);
+    assert_int_equal(can, 0); /* a copy is staged then */
+    cuda(cudaSetDevice(1));
+    ok(ds_stream_export(s, &n));
+    standin_fail(4, cudaErrorCallRequiresNewerDriver); /* cudaGetDevice, and of the stream: flags, priority, device */
+    ok(ds_stream_wrap(&n, DS_BORROW, NULL, NULL, &wrapper));
+    assert_int_equal(standin_failed(), 1);
+    ok(ds_stream_destroy(wrapper));
+    ok(ds_event_create(0, NULL, &e));
+    standin_fail(4, cudaErrorUnknown); /* cudaGetDevice, cudaEventCreateWithFlags, cudaGetDevice, cudaEventRecord */
+    refused(ds_event_record(e, s), DS_ERR_DRIVER);
+    assert_int_equal(standin_failed(), 1);
+    ok(ds_event_query(e));
+    refused(ds_event_record(e, cpu), DS_ERR_CROSS_DRIVER); /* a reader may still have what was made for CUDA */
+    ok(ds_event_record(e, s));
+    ok(ds_event_synchronize(e));
+    standin_fail(0, 0);
+    expect_no_error("what was understood");
+    ok(ds_event_destroy(e));
+    ok(ds_stream_destroy(s));
+    ok(ds_stream_destroy(cpu));
+    ok(ds_shutdown());
+    assert_int_equal(standin_live(NULL, 0), 0);
+    cuda(cudaSetDevice(0));
+}
+
 static void *wrap_own_stream(void *out) {
     ds_stream_native n = { .device = ds_cuda(0), .handle = (void *)2 };
     if (ds_stream_wrap(&n, DS_BORROW, NULL, NULL, out) < 0) abort();
@@ -711,6 +749,21 @@ static void test_a_kernel_that_is_destroyed_during_a_wait_keeps_its_code_until_i
     ok(ds_host_free(pin));
     ok(ds_shutdown());
     assert_int_equal(standin_live(NULL, 0), 0);
+}
+
+static void test_counts_of_four_bytes_are_never_split(void **state) {
+    (void)state;
+    static const ds_param params[] = { { DS_PARAM_FIRST, 0, 4 }, { DS_PARAM_COUNT, 0, 4 } };
+    ds_kernel k;
+    ds_stream s;
+    ok(ds_kernel_create(&(ds_kernel_desc){ .name = "narrow", .params = params, .param_count = 2,
+                                           .cuda = { .image = ptx_fold, .entry = "fold", .items_per_block = 1 } }, &k));
+    ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0) }, &s));
+    refused(ds_launch(k, (size_t)1 << 33, NULL, 0, s), DS_ERR_INVALID_VALUE);
+    assert_int_equal(ds_stream_query(s), DS_OK); /* nothing was launched */
+    ok(ds_stream_destroy(s));
+    ok(ds_kernel_destroy(k));
+    ok(ds_shutdown());
 }
 
 static void test_an_image_need_not_end_with_a_zero_when_its_size_is_given(void **state) {
@@ -965,6 +1018,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup(test_the_legacy_stream_does_not_ask_for_streams_that_were_given_away, setup),
         cmocka_unit_test_setup(test_work_on_another_devices_memory_waits_for_its_own_stream_only, setup),
         cmocka_unit_test_setup(test_copies_between_the_drivers_share_one_buffer_per_stream, setup),
+        cmocka_unit_test_setup(test_calls_whose_failure_means_something_else_are_understood, setup),
+        cmocka_unit_test_setup(test_counts_of_four_bytes_are_never_split, setup),
         cmocka_unit_test_setup(test_a_wrapper_of_a_threads_own_stream_may_outlive_the_thread, setup),
         cmocka_unit_test_setup(test_peer_access_that_the_program_enabled_is_fine, setup),
         cmocka_unit_test_setup(test_cubins_fatbins_and_registered_functions_run, setup),
