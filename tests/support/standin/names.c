@@ -36,7 +36,9 @@ cudaError_t cudaMemset2DAsync(void *devPtr, size_t pitch, int value, size_t widt
 cudaError_t cudaStreamQuery(cudaStream_t stream) { return si_stream_query(named(stream)); }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) { return si_stream_synchronize(named(stream)); }
 cudaError_t cudaStreamGetFlags(cudaStream_t stream, unsigned *flags) { return si_stream_get_flags(named(stream), flags); }
+#if CUDART_VERSION >= 12000
 cudaError_t cudaStreamGetId(cudaStream_t stream, unsigned long long *id) { return si_stream_get_id(named(stream), id); }
+#endif
 cudaError_t cudaStreamGetPriority(cudaStream_t stream, int *priority) {
     return si_stream_get_priority(named(stream), priority);
 }
@@ -56,13 +58,76 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t fn, void *data)
 cudaError_t cudaLaunchKernel(const void *func, dim3 grid, dim3 block, void **args, size_t shared, cudaStream_t stream) {
     return si_launch_kernel(func, grid, block, args, shared, named(stream));
 }
+#if CUDART_VERSION >= 12000
 cudaError_t cudaGetDriverEntryPoint(const char *symbol, void **function, unsigned long long flags,
                                     enum cudaDriverEntryPointQueryResult *status) {
     return si_entry_point(symbol, function, 0, flags, status, PER_THREAD);
 }
+#else
+cudaError_t cudaGetDriverEntryPoint(const char *symbol, void **function, unsigned long long flags) {
+    return si_entry_point(symbol, function, 0, flags, NULL, PER_THREAD);
+}
+#endif
 #if CUDART_VERSION >= 12050
 cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **function, unsigned version, unsigned long long flags,
                                              enum cudaDriverEntryPointQueryResult *status) {
     return si_entry_point(symbol, function, version ? version : 1, flags, status, PER_THREAD);
+}
+#endif
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned flags) {
+    return si_event_record_with_flags(event, named(stream), flags);
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode) {
+    return si_stream_begin_capture(named(stream), mode);
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph) { return si_stream_end_capture(named(stream), graph); }
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus *status) {
+    return si_stream_is_capturing(named(stream), status);
+}
+cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t stream) { return si_graph_upload(exec, named(stream)); }
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) { return si_graph_launch(exec, named(stream)); }
+
+#if CUDART_VERSION >= 12030
+cudaError_t cudaStreamBeginCaptureToGraph(cudaStream_t stream, cudaGraph_t graph, const cudaGraphNode_t *dependencies,
+                                          const cudaGraphEdgeData *edges, size_t count, enum cudaStreamCaptureMode mode) {
+    return si_stream_begin_capture_to_graph(named(stream), graph, dependencies, edges, count, mode);
+}
+#endif
+
+/* With CUDA 13 the forms that know edge data are the only ones. */
+#if CUDART_VERSION >= 13000
+#define EDGE_FORM(name, v) name
+#else
+#define EDGE_FORM(name, v) name##_v##v
+#endif
+#if CUDART_VERSION >= 12030
+cudaError_t EDGE_FORM(cudaStreamGetCaptureInfo, 3)(cudaStream_t stream, enum cudaStreamCaptureStatus *status,
+                                                   unsigned long long *id, cudaGraph_t *graph,
+                                                   const cudaGraphNode_t **dependencies, const cudaGraphEdgeData **edges,
+                                                   size_t *count) {
+    return si_stream_get_capture_info(named(stream), status, id, graph, dependencies, edges, count);
+}
+cudaError_t EDGE_FORM(cudaStreamUpdateCaptureDependencies, 2)(cudaStream_t stream, cudaGraphNode_t *dependencies,
+                                                              const cudaGraphEdgeData *edges, size_t count, unsigned flags) {
+    return si_stream_update_capture_dependencies(named(stream), dependencies, edges, count, flags);
+}
+#endif
+#if CUDART_VERSION < 12000
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, enum cudaStreamCaptureStatus *status, unsigned long long *id) {
+    return si_stream_get_capture_info(named(stream), status, id, NULL, NULL, NULL, NULL);
+}
+#define INFO cudaStreamGetCaptureInfo_v2
+#else
+#define INFO cudaStreamGetCaptureInfo /* which the header makes _v2 */
+#endif
+#if CUDART_VERSION < 13000
+cudaError_t INFO(cudaStream_t stream, enum cudaStreamCaptureStatus *status, unsigned long long *id,
+                 cudaGraph_t *graph, const cudaGraphNode_t **dependencies, size_t *count) {
+    return si_stream_get_capture_info(named(stream), status, id, graph, dependencies, NULL, count);
+}
+cudaError_t cudaStreamUpdateCaptureDependencies(cudaStream_t stream, cudaGraphNode_t *dependencies, size_t count,
+                                                unsigned flags) {
+    return si_stream_update_capture_dependencies(named(stream), dependencies, NULL, count, flags);
 }
 #endif

@@ -7,29 +7,20 @@
 
    Device memory has two addresses: the user's, where nothing can be touched, and the device's, where it really lies.
 
+   A stream that captures gets nodes in place of operations: capture.c has the rules, graphs.c the graphs.
+
    Contents: settings; functions and their calls; threads and errors; handles; memory; operations; running them; waiting;
    copies and fills; kernels; the runtime's functions; the driver's functions; entry points; control.  */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
-/* names.c alone has functions whose names depend on this. */
-#undef CUDA_API_PER_THREAD_DEFAULT_STREAM
-#include "internal.h"
-#include "ptx.h"
+#include "core.h"
 #include "standin.h"
 
-#include <cuda.h>
 #include <errno.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
-#include <stdatomic.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 
 /* CUDA does not say whether cudaStreamQuery and cudaStreamSynchronize of the legacy stream count the earlier work of blocking
    streams.  1: they do. */
@@ -37,27 +28,12 @@
 #define STANDIN_LEGACY_COUNTS 0
 #endif
 
-enum {
-    MAX_DEVICES = 16,
-    MAX_WORKERS = 128,         /* of one device; a GPU runs as many kernels at a time */
-    STAGING     = 64 * 1024,   /* a copy from pageable memory of up to this size returns before it is done */
-    PAGE        = 4096,
-    GARBAGE     = 64 * 1024,   /* so much of fresh memory is filled with what is not zero */
-    LEAST_PRIORITY = 0, GREATEST_PRIORITY = -5,
-    MAX_SHARED  = 49152, MAX_SHARED_OPTIN = 232448 /* 227 KiB, of capability 9.0 */, MAX_BLOCK = 1024, MAX_BLOCK_Z = 64, MAX_GRID_YZ = 65535,
-    MAX_CONTEXTS = 16,         /* pushed by one thread */
-    IDLE_SECONDS = 1           /* a thread without work ends after this time */
-};
 static const size_t MAX_PITCH = 2147483647;
 
-static pthread_mutex_t big_lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t  some_end = PTHREAD_COND_INITIALIZER; /* an operation ended, or a device failed */
+pthread_mutex_t si_big_lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_cond_t  si_some_end = PTHREAD_COND_INITIALIZER;
 
-static void lock(void) { pthread_mutex_lock(&big_lock); }
-static void unlock(void) { pthread_mutex_unlock(&big_lock); }
-
-/* What CUDA leaves undefined: the test that does it fails here. */
-__attribute__((format(printf, 1, 2))) static _Noreturn void fail_test(const char *format, ...) {
+_Noreturn void si_fail_test(const char *format, ...) {
     va_list list;
     va_start(list, format);
     fputs("standin: ", stderr);
@@ -67,138 +43,27 @@ __attribute__((format(printf, 1, 2))) static _Noreturn void fail_test(const char
     abort();
 }
 
-static void *allocate(size_t size) {
+void *si_allocate(size_t size) {
     void *p = calloc(1, size ? size : 1);
-    if (!p) fail_test("out of memory");
+    if (!p) si_fail_test("out of memory");
     return p;
 }
 
-static void *grown(void *array, size_t count, size_t *capacity, size_t size) {
+void *si_grown(void *array, size_t count, size_t *capacity, size_t size) {
     if (count < *capacity) return array;
     *capacity = *capacity ? *capacity * 2 : 4;
     array = realloc(array, *capacity * size);
-    if (!array) fail_test("out of memory");
+    if (!array) si_fail_test("out of memory");
     return array;
 }
 
-/* ---- types ---- */
-
-typedef struct op op;
-
-/* A stretch of memory that CUDA knows.  Its fields stay as they are from its making on, but for the last two. */
-typedef struct range {
-    uintptr_t start;    /* as the user sees it */
-    size_t    size;
-    char     *memory;   /* where it lies: for host memory at start */
-    enum { DEVICE_MEMORY, HOST_MEMORY, REGISTERED_MEMORY } kind;
-    int       device;   /* the owner, or the current device when it was pinned */
-    int       portable;
-    unsigned  uses;     /* by operations that have not ended */
-    int       freeing;
-} range;
-
-typedef struct stream {
-    cudaStream_t       handle;
-    int                device, priority, blocking, destroyed, is_static;
-    unsigned           flags;
-    unsigned long long id;
-    op                *tail;        /* the last operation put, while it has not ended */
-    struct stream     *next, *prev; /* among the device's blocking streams with work */
-} stream;
-
-typedef struct event {
-    int      device;
-    unsigned flags;
-    op      *record; /* the last; NULL: never recorded */
-} event;
-
-typedef struct function {
-    struct module      *module;
-    const ptx_function *code;
-    CUfunction          handle;
-    char               *name;
-    size_t              most_shared; /* dynamic shared memory that a launch may ask for; 0: as much as any kernel */
-} function;
-
-typedef struct module {
-    int         device;
-    ptx_module *code;
-    function  **functions;
-    size_t      count, capacity;
-    unsigned    uses; /* kernels that have not ended */
-    int         unloaded;
-} module;
-
-typedef struct copy {
-    char  *dst, *src;
-    size_t dpitch, dslice, spitch, sslice, width, height, depth;
-    char  *staging; /* freed at the end; NULL: none */
-} copy;
-
-typedef struct fill {
-    char    *dst;
-    size_t   pitch, element, width, height;
-    uint32_t value;
-} fill;
-
-typedef struct kernel {
-    module             *module;
-    const ptx_function *code;
-    unsigned            grid[3], block[3], shared;
-    void              **params; /* one block of memory with the values behind the pointers */
-} kernel;
-
-typedef struct host {
-    cudaHostFn_t         function;
-    cudaStreamCallback_t callback;
-    cudaStream_t         handle;
-    void                *data;
-} host;
-
-typedef enum { OP_COPY, OP_FILL, OP_KERNEL, OP_RECORD, OP_WAIT, OP_MARK, OP_HOST, OP_CALLBACK } op_kind;
 static const char *const op_names[] = {"copy", "fill", "kernel", "record", "wait", "mark", "host function", "callback"};
 
-struct op {
-    op_kind         kind;
-    int             device;
-    stream         *stream;
-    unsigned        refs, pending;
-    int             running, done;
-    uint64_t        number;          /* in the order of submission, for each device */
-    op             *next, *prev;     /* the device's operations that have not ended */
-    op             *next_ready;
-    op            **successors;
-    size_t          successor_count, successor_capacity;
-    range         **uses;
-    size_t          use_count, use_capacity;
-    struct timespec time;            /* of a record */
-    union { copy copy; fill fill; kernel kernel; host host; } u;
-};
-
-typedef struct queue { op *first, **last; size_t count; } queue;
-
-typedef struct device {
-    int            index, primary;
-    CUcontext      context;
-    atomic_int     sticky;           /* the error that poisoned it, or 0 */
-    stream         legacy;
-    stream        *busy;             /* blocking streams with work */
-    op            *first, *last;     /* operations that have not ended */
-    uint64_t       submitted;
-    queue          work, calls;      /* what is ready: for the workers, for the thread of host functions */
-    pthread_cond_t more_work, more_calls;
-    size_t         workers, idle, starting;
-    int            caller;           /* the thread of host functions is there */
-    char          *arena, *backing;  /* all device memory, as the user sees it and where it lies */
-    size_t         arena_size, arena_next, used;
-    unsigned char  can_reach[MAX_DEVICES], reaches[MAX_DEVICES]; /* peer access: possible, enabled */
-} device;
-
-static device devices[MAX_DEVICES];
+device si_devices[MAX_DEVICES];
 
 /* ---- settings ---- */
 
-static struct { int devices, error, driver_version; size_t memory; } config;
+struct config         si_config;
 static atomic_int     null_mode;
 static int            held;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -211,7 +76,7 @@ static unsigned long long setting(const char *name, unsigned long long standard,
     char       *end;
     if (!text || !*text) return standard;
     unsigned long long value = strtoull(text, &end, 0);
-    if (*end || value > most) fail_test("%s=%s: not a number up to %llu", name, text, most);
+    if (*end || value > most) si_fail_test("%s=%s: not a number up to %llu", name, text, most);
     return value;
 }
 
@@ -219,27 +84,27 @@ static void read_peers(int n) {
     const char *text = getenv("STANDIN_PEERS");
     int         all = !text || !*text || !strcmp(text, "all"), none = !all && !strcmp(text, "none");
     if (!all && !none && (strlen(text) != (size_t)(n * n) || strspn(text, "01") != (size_t)(n * n)))
-        fail_test("STANDIN_PEERS=%s: neither all nor none nor %d characters 0 and 1", text, n * n);
+        si_fail_test("STANDIN_PEERS=%s: neither all nor none nor %d characters 0 and 1", text, n * n);
     for (int i = 0; i < n; i++)
         for (int j = 0; j < n; j++)
-            devices[i].can_reach[j] = i != j && (all || (!none && text[i * n + j] == '1'));
+            si_devices[i].can_reach[j] = i != j && (all || (!none && text[i * n + j] == '1'));
 }
 
 static unsigned long long next_stream_id = 1;
 
 static void start(void) {
-    config.devices        = (int)setting("STANDIN_DEVICES", 4, MAX_DEVICES);
-    config.memory         = (size_t)setting("STANDIN_MEMORY", 8ULL << 30, 1ULL << 40);
-    config.error          = (int)setting("STANDIN_ERROR", 0, 9999);
-    config.driver_version = (int)setting("STANDIN_DRIVER_VERSION", 13000, 99999);
+    si_config.devices        = (int)setting("STANDIN_DEVICES", 4, MAX_DEVICES);
+    si_config.memory         = (size_t)setting("STANDIN_MEMORY", 8ULL << 30, 1ULL << 40);
+    si_config.error          = (int)setting("STANDIN_ERROR", 0, 9999);
+    si_config.driver_version = (int)setting("STANDIN_DRIVER_VERSION", 13000, 99999);
     atomic_store(&null_mode, (int)setting("STANDIN_NULL", 0, 1));
-    if (!config.devices && !config.error) config.error = cudaErrorNoDevice;
-    read_peers(config.devices);
+    if (!si_config.devices && !si_config.error) si_config.error = cudaErrorNoDevice;
+    read_peers(si_config.devices);
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    for (int i = 0; i < config.devices; i++) {
-        device *d = &devices[i];
+    for (int i = 0; i < si_config.devices; i++) {
+        device *d = &si_devices[i];
         d->index = i;
         d->work.last = &d->work.first, d->calls.last = &d->calls.first;
         d->legacy.device = i, d->legacy.blocking = d->legacy.is_static = 1, d->legacy.id = next_stream_id++;
@@ -248,48 +113,14 @@ static void start(void) {
         pthread_cond_init(&d->more_calls, &monotonic);
     }
     pthread_condattr_destroy(&monotonic);
-    if (pthread_key_create(&thread_key, thread_ends)) fail_test("no thread key");
+    if (pthread_key_create(&thread_key, thread_ends)) si_fail_test("no thread key");
 }
 
 /* ---- functions and their calls ---- */
 
-#define RUNTIME(X)                                                                                                            \
-    X(cudaGetDeviceCount) X(cudaGetDevice) X(cudaSetDevice) X(cudaPeekAtLastError) X(cudaGetLastError) X(cudaGetErrorName)    \
-    X(cudaGetErrorString) X(cudaRuntimeGetVersion) X(cudaDriverGetVersion) X(cudaDeviceGetAttribute)                          \
-    X(cudaGetDeviceProperties) X(cudaDeviceGetPCIBusId) X(cudaDeviceSynchronize) X(cudaDeviceCanAccessPeer)                   \
-    X(cudaDeviceEnablePeerAccess) X(cudaDeviceDisablePeerAccess) X(cudaDeviceGetStreamPriorityRange) X(cudaMemGetInfo)        \
-    X(cudaMalloc) X(cudaFree) X(cudaHostAlloc) X(cudaMallocHost) X(cudaFreeHost) X(cudaHostRegister) X(cudaHostUnregister)    \
-    X(cudaPointerGetAttributes) X(cudaStreamCreate) X(cudaStreamCreateWithFlags) X(cudaStreamCreateWithPriority)              \
-    X(cudaStreamDestroy) X(cudaStreamQuery) X(cudaStreamSynchronize) X(cudaStreamWaitEvent) X(cudaStreamGetFlags)             \
-    X(cudaStreamGetPriority) X(cudaStreamGetDevice) X(cudaStreamGetId) X(cudaStreamAddCallback) X(cudaLaunchHostFunc)         \
-    X(cudaEventCreate) X(cudaEventCreateWithFlags) X(cudaEventDestroy) X(cudaEventRecord) X(cudaEventQuery)                   \
-    X(cudaEventSynchronize) X(cudaEventElapsedTime) X(cudaMemcpy) X(cudaMemcpyAsync) X(cudaMemcpy2DAsync)                     \
-    X(cudaMemcpyPeerAsync) X(cudaMemcpy3DPeerAsync) X(cudaMemset) X(cudaMemsetAsync) X(cudaMemset2DAsync)                     \
-    X(cudaLaunchKernel) X(cudaFuncSetAttribute) X(cudaFuncGetAttributes) X(cudaGetDriverEntryPoint) X(cudaGetDriverEntryPointByVersion)
-
-/* The driver's, with the version of CUDA that brought them; those of the second list take a stream. */
-#define DRIVER(X)                                                                                                             \
-    X(cuModuleLoadData, 2000) X(cuModuleLoadDataEx, 2010) X(cuModuleUnload, 2000) X(cuModuleGetFunction, 2000)                \
-    X(cuEventQuery, 2000) X(cuMemGetAddressRange, 3020) X(cuGetErrorName, 6000) X(cuGetErrorString, 6000)                     \
-    X(cuCtxGetCurrent, 4000) X(cuCtxSetCurrent, 4000) X(cuCtxPushCurrent, 4000) X(cuCtxPopCurrent, 4000)                     \
-    X(cuDevicePrimaryCtxRetain, 7000) X(cuFuncGetAttribute, 2020) X(cuFuncSetAttribute, 9000)
-#define DRIVER_STREAM(X)                                                                                                      \
-    X(cuLaunchKernel, 4000) X(cuStreamQuery, 2000) X(cuMemsetD8Async, 3020) X(cuMemsetD16Async, 3020)                         \
-    X(cuMemsetD32Async, 3020) X(cuMemsetD2D8Async, 3020) X(cuMemsetD2D16Async, 3020) X(cuMemsetD2D32Async, 3020)
-
-typedef enum {
-#define X(name) F_##name,
-    RUNTIME(X)
-#undef X
-#define X(name, since) F_##name,
-    DRIVER(X) DRIVER_STREAM(X)
-#undef X
-    FUNCTIONS
-} function_id;
-
 static const char *const function_names[FUNCTIONS] = {
 #define X(name) #name,
-    RUNTIME(X)
+    RUNTIME(X) DRIVER_GRAPH(X)
 #undef X
 #define X(name, since) #name,
     DRIVER(X) DRIVER_STREAM(X)
@@ -299,38 +130,27 @@ static atomic_ulong calls[FUNCTIONS];
 
 /* ---- threads and errors ---- */
 
-static _Thread_local struct {
-    int     current;                     /* device */
-    int     bound;                       /* the current device's context is bound */
-    struct { int current, bound; } under[MAX_CONTEXTS]; /* the stack of contexts, without the one on top */
-    int     depth;
-    int     last;                        /* error */
-    int     in_host_function, injected, has_key;
-    int     log_on;
-    char   *log;
-    size_t  log_length, log_capacity;
-    stream *own[MAX_DEVICES];            /* per-thread default streams */
-} me;
+_Thread_local struct thread si_me;
 
 static atomic_ulong fail_in;   /* calls until the one that fails; 0: off */
 static atomic_int   fail_code, fail_came;
 
 static void remember_thread(void) {
-    if (me.has_key) return;
-    me.has_key = 1;
-    pthread_setspecific(thread_key, &me);
+    if (si_me.has_key) return;
+    si_me.has_key = 1;
+    pthread_setspecific(thread_key, &si_me);
 }
 
 static void log_call(const char *name, const char *argument) {
-    if (!me.log_on) return;
-    size_t need = me.log_length + strlen(name) + strlen(argument) + 3;
-    while (me.log_capacity < need) {
-        me.log_capacity = me.log_capacity ? me.log_capacity * 2 : 1024;
-        me.log = realloc(me.log, me.log_capacity);
-        if (!me.log) fail_test("out of memory");
+    if (!si_me.log_on) return;
+    size_t need = si_me.log_length + strlen(name) + strlen(argument) + 3;
+    while (si_me.log_capacity < need) {
+        si_me.log_capacity = si_me.log_capacity ? si_me.log_capacity * 2 : 1024;
+        si_me.log = realloc(si_me.log, si_me.log_capacity);
+        if (!si_me.log) si_fail_test("out of memory");
     }
-    me.log_length += (size_t)snprintf(me.log + me.log_length, me.log_capacity - me.log_length, "%s%s%s%s",
-                                      me.log_length ? " " : "", name, *argument ? ":" : "", argument);
+    si_me.log_length += (size_t)snprintf(si_me.log + si_me.log_length, si_me.log_capacity - si_me.log_length, "%s%s%s%s",
+                                      si_me.log_length ? " " : "", name, *argument ? ":" : "", argument);
 }
 
 static void count_call(function_id f, const char *argument) {
@@ -346,95 +166,79 @@ static int injected_failure(void) {
         if (atomic_compare_exchange_weak(&fail_in, &left, left - 1)) {
             if (left > 1) return 0;
             atomic_store(&fail_came, 1);
-            me.injected = 1;
+            si_me.injected = 1;
             return atomic_load(&fail_code);
         }
     return 0;
 }
 
-/* Every function that can fail begins with this: 0, or the code with which it fails. */
-static int enter_with(function_id f, const char *argument) {
+int si_enter_with(function_id f, const char *argument) {
     count_call(f, argument);
-    me.injected = 0;
-    if (me.in_host_function) return cudaErrorNotPermitted;
-    if (config.error) return config.error;
+    si_me.injected = 0;
+    if (si_me.in_host_function) return cudaErrorNotPermitted;
+    if (si_config.error) return si_config.error;
     return injected_failure();
 }
-static int enter(function_id f) { return enter_with(f, ""); }
-
-/* What frees does its work although a failure is injected. */
-static int refused(int code) { return code && !me.injected; }
-
-/* A result of the runtime is also the thread's last error. */
-static cudaError_t result(int code) {
-    if (code) me.last = code;
-    return (cudaError_t)code;
+int si_null(void) {
+    return atomic_load_explicit(&null_mode, memory_order_relaxed) && !atomic_load_explicit(&si_captures, memory_order_relaxed);
 }
 
-#define ENTER(f)            do { int code_ = enter(F_##f); if (code_) return result(code_); } while (0)
-#define ENTER_WITH(f, text) do { int code_ = enter_with(F_##f, text); if (code_) return result(code_); } while (0)
-#define ENTER_DRIVER(f)     do { int code_ = enter(F_##f); if (code_) return (CUresult)code_; } while (0)
-
-static int sticky(int index) { return atomic_load(&devices[index].sticky); }
-
 static int is_sticky(int code) {
-    for (int i = 0; i < config.devices; i++)
+    for (int i = 0; i < si_config.devices; i++)
         if (sticky(i) == code) return 1;
     return 0;
 }
 
 static void make_primary(int index);
 
-/* What the runtime does in the first call that needs a context. */
-static void bind(void) {
-    if (me.bound) return;
+void si_bind(void) {
+    if (si_me.bound) return;
     lock();
-    make_primary(me.current);
+    make_primary(si_me.current);
     unlock();
-    me.bound = 1;
+    si_me.bound = 1;
 }
 
-/* Binds, and says what is wrong with the current device. */
-static int context(void) {
-    bind();
-    return sticky(me.current);
+int si_context(void) {
+    si_bind();
+    return sticky(si_me.current);
 }
-
-static int is_device(int index) { return index >= 0 && index < config.devices; }
 
 /* ---- handles ---- */
 
-/* A handle is a number, not an address: kind, index of the slot and its generation.  So none is ever given out twice. */
-enum { H_STREAM = 1, H_EVENT, H_MODULE, H_FUNCTION, H_CONTEXT };
-static const char *const handle_kinds[] = {"", "stream", "event", "module", "function", "context"};
+static const char *const handle_kinds[] = {"", "stream", "event", "module", "function", "context", "graph", "node",
+                                           "executable graph", "user object"};
 typedef struct slot { void *object; uint32_t generation; unsigned kind; size_t next_free; } slot;
 static slot  *slots;
 static size_t slot_count, slot_capacity, free_slot; /* free_slot: index + 1 */
 
-static void *new_handle(unsigned kind, void *object) {
+void *si_new_handle(unsigned kind, void *object) {
     size_t i = free_slot ? free_slot - 1 : slot_count;
     if (free_slot) {
         free_slot = slots[i].next_free;
     } else {
-        slots = grown(slots, slot_count, &slot_capacity, sizeof *slots);
+        slots = si_grown(slots, slot_count, &slot_capacity, sizeof *slots);
         slots[slot_count++] = (slot){NULL, 0, 0, 0};
     }
     slots[i].object = object, slots[i].kind = kind, slots[i].generation++;
     return (void *)((uintptr_t)slots[i].generation << 36 | (uintptr_t)i << 4 | kind);
 }
 
-static size_t slot_of(const char *call, unsigned kind, const void *handle) {
+int si_is_handle(unsigned kind, const void *handle) {
     uintptr_t h = (uintptr_t)handle, i = h >> 4 & 0xffffffff;
-    if ((h & 15) != kind || i >= slot_count || !slots[i].object || slots[i].generation != h >> 36)
-        fail_test("%s: %p is no %s, or it is destroyed", call, handle, handle_kinds[kind]);
-    return i;
+    return (h & 15) == kind && i < slot_count && slots[i].object && slots[i].generation == h >> 36;
 }
 
-static void *object_of(const char *call, unsigned kind, const void *handle) {
+static size_t slot_of(const char *call, unsigned kind, const void *handle) {
+    if (!si_is_handle(kind, handle)) si_fail_test("%s: %p is no %s, or it is destroyed", call, handle, handle_kinds[kind]);
+    return (uintptr_t)handle >> 4 & 0xffffffff;
+}
+
+void *si_object_of(const char *call, unsigned kind, const void *handle) {
     return slots[slot_of(call, kind, handle)].object;
 }
 
-static void drop_handle(const char *call, unsigned kind, const void *handle) {
+void si_drop_handle(const char *call, unsigned kind, const void *handle) {
     size_t i = slot_of(call, kind, handle);
     slots[i].object = NULL;
     slots[i].next_free = free_slot;
@@ -442,46 +246,49 @@ static void drop_handle(const char *call, unsigned kind, const void *handle) {
 }
 
 static void make_primary(int index) {
-    if (devices[index].primary) return;
-    devices[index].primary = 1;
-    devices[index].context = new_handle(H_CONTEXT, &devices[index]);
+    if (si_devices[index].primary) return;
+    si_devices[index].primary = 1;
+    si_devices[index].context = si_new_handle(H_CONTEXT, &si_devices[index]);
 }
 
 static stream *new_stream(int index, unsigned flags, int priority) {
-    stream *s = allocate(sizeof *s);
+    stream *s = si_allocate(sizeof *s);
     s->device = index, s->flags = flags, s->priority = priority, s->id = next_stream_id++;
     s->blocking = !(flags & cudaStreamNonBlocking);
     return s;
 }
 
-/* The stream of a handle, which for the two special ones depends on the thread and its current device. */
-static stream *stream_of(const char *call, cudaStream_t handle) {
-    if (!handle || handle == cudaStreamLegacy) return &devices[me.current].legacy;
-    if (handle != cudaStreamPerThread) return object_of(call, H_STREAM, handle);
-    if (!me.own[me.current]) {
+stream *si_stream_of(const char *call, cudaStream_t handle) {
+    if (!handle || handle == cudaStreamLegacy) return &si_devices[si_me.current].legacy;
+    if (handle != cudaStreamPerThread) return si_object_of(call, H_STREAM, handle);
+    if (!si_me.own[si_me.current]) {
         remember_thread();
-        me.own[me.current] = new_stream(me.current, cudaStreamDefault, 0);
-        me.own[me.current]->handle = cudaStreamPerThread;
+        si_me.own[si_me.current] = new_stream(si_me.current, cudaStreamDefault, 0);
+        si_me.own[si_me.current]->handle = cudaStreamPerThread;
     }
-    return me.own[me.current];
+    return si_me.own[si_me.current];
 }
 
 static void free_stream_if_over(stream *s) {
-    if (s->destroyed && !s->tail && !s->is_static) free(s);
+    if (!s->destroyed || s->tail || s->is_static) return;
+    si_nodes_free(&s->deps);
+    free(s->shown);
+    free(s);
 }
 
 static void thread_ends(void *unused) {
     (void)unused;
     lock();
     for (int i = 0; i < MAX_DEVICES; i++)
-        if (me.own[i]) {
-            me.own[i]->destroyed = 1;
-            free_stream_if_over(me.own[i]);
-            me.own[i] = NULL;
+        if (si_me.own[i]) {
+            si_capture_lose(si_me.own[i]);
+            si_me.own[i]->destroyed = 1;
+            free_stream_if_over(si_me.own[i]);
+            si_me.own[i] = NULL;
         }
     unlock();
-    free(me.log);
-    me.log = NULL, me.log_capacity = 0, me.has_key = 0;
+    free(si_me.log);
+    si_me.log = NULL, si_me.log_capacity = 0, si_me.has_key = 0;
 }
 
 /* ---- memory ---- */
@@ -513,10 +320,10 @@ static range *range_starting(const void *address) {
 }
 
 static range *add_range(void *start, size_t size, void *memory, int kind, int index, int portable) {
-    range *r = allocate(sizeof *r);
+    range *r = si_allocate(sizeof *r);
     r->start = (uintptr_t)start, r->size = size, r->memory = memory, r->device = index, r->portable = portable;
     r->kind = kind == DEVICE_MEMORY ? DEVICE_MEMORY : kind == HOST_MEMORY ? HOST_MEMORY : REGISTERED_MEMORY;
-    ranges = grown(ranges, range_count, &range_capacity, sizeof *ranges);
+    ranges = si_grown(ranges, range_count, &range_capacity, sizeof *ranges);
     size_t i = range_after(r->start);
     memmove(ranges + i + 1, ranges + i, (range_count++ - i) * sizeof *ranges);
     ranges[i] = r;
@@ -531,17 +338,17 @@ static void remove_range(range *r) {
 
 static int reachable(const range *r, int index) {
     if (r->device == index) return 1;
-    return r->kind == DEVICE_MEMORY ? devices[index].reaches[r->device] : r->portable;
+    return r->kind == DEVICE_MEMORY ? si_devices[index].reaches[r->device] : r->portable;
 }
 
 static size_t round_up(size_t size, size_t to) { return (size + to - 1) / to * to; }
 
 static void make_arena(device *d) {
     if (d->arena) return;
-    d->arena_size = round_up(2 * config.memory + (256u << 20), PAGE);
+    d->arena_size = round_up(2 * si_config.memory + (256u << 20), PAGE);
     d->arena = mmap(NULL, d->arena_size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     d->backing = mmap(NULL, d->arena_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (d->arena == MAP_FAILED || d->backing == MAP_FAILED) fail_test("no address space for a device's memory");
+    if (d->arena == MAP_FAILED || d->backing == MAP_FAILED) si_fail_test("no address space for a device's memory");
     madvise(d->backing, d->arena_size, MADV_DONTDUMP);
 }
 
@@ -558,7 +365,7 @@ static size_t gap_from(const device *d, size_t from, size_t size) {
 /* Each allocation has pages of its own with one between two, and begins 512 bytes into a page: CUDA promises no more.  The
    search goes on after the last allocation, so that an address comes again as late as possible. */
 static range *allocate_on(device *d, size_t size) {
-    if (size > config.memory || d->used + round_up(size, 512) > config.memory) return NULL;
+    if (size > si_config.memory || d->used + round_up(size, 512) > si_config.memory) return NULL;
     make_arena(d);
     size_t whole = round_up(size + 512, PAGE) + PAGE, at = gap_from(d, d->arena_next, whole);
     if (at == d->arena_size) at = gap_from(d, 0, whole);
@@ -570,7 +377,7 @@ static range *allocate_on(device *d, size_t size) {
 }
 
 static void free_device_range(range *r) {
-    device *d = &devices[r->device];
+    device *d = &si_devices[r->device];
     madvise(r->memory - 512, round_up(r->size + 512, PAGE), MADV_DONTNEED);
     d->used -= round_up(r->size, 512);
     remove_range(r);
@@ -578,9 +385,9 @@ static void free_device_range(range *r) {
 
 /* ---- operations ---- */
 
-static op *new_op(op_kind kind, stream *s) {
-    op *o = allocate(sizeof *o);
-    o->kind = kind, o->stream = s, o->device = s->device, o->refs = 1;
+op *si_new_op(op_kind kind, stream *s, int device_index) {
+    op *o = si_allocate(sizeof *o);
+    o->kind = kind, o->stream = s, o->device = device_index, o->refs = 1;
     return o;
 }
 
@@ -591,12 +398,12 @@ static void unref_times(op *o, unsigned times) {
     free(o->uses);
     free(o);
 }
-static void unref(op *o) { unref_times(o, 1); }
+void si_unref(op *o) { unref_times(o, 1); }
 
 static void use(op *o, range *r) {
     for (size_t i = 0; i < o->use_count; i++)
         if (o->uses[i] == r) return;
-    o->uses = grown(o->uses, o->use_count, &o->use_capacity, sizeof *o->uses);
+    o->uses = si_grown(o->uses, o->use_count, &o->use_capacity, sizeof *o->uses);
     o->uses[o->use_count++] = r;
     r->uses++;
 }
@@ -616,8 +423,8 @@ static void drop_use(op *o, range *r) {
         }
 }
 
-static void free_module_if_over(module *m) {
-    if (!m->unloaded || m->uses) return;
+void si_free_module_if_over(module *m) {
+    if (!m->unloaded || m->uses || m->nodes) return;
     ptx_unload(m->code);
     free(m->functions);
     free(m);
@@ -629,13 +436,15 @@ static void let_go(op *o) {
     if (o->kind == OP_KERNEL) {
         free(o->u.kernel.params);
         o->u.kernel.module->uses--;
-        free_module_if_over(o->u.kernel.module);
+        si_free_module_if_over(o->u.kernel.module);
     }
+    if (o->exec) si_exec_over(o->exec);
+    o->exec = NULL;
 }
 
-static void depend(op *o, op *on) {
+void si_depend(op *o, op *on) {
     if (!on || on->done) return;
-    on->successors = grown(on->successors, on->successor_count, &on->successor_capacity, sizeof *on->successors);
+    on->successors = si_grown(on->successors, on->successor_count, &on->successor_capacity, sizeof *on->successors);
     on->successors[on->successor_count++] = o;
     o->pending++;
 }
@@ -657,7 +466,7 @@ static op *pop(queue *q) {
 
 static void *run_work(void *of), *run_calls(void *of);
 
-static void start_thread(void *(*body)(void *), device *d) {
+void si_start_thread(void *(*body)(void *), void *of) {
     pthread_t      thread;
     pthread_attr_t detached;
     sigset_t       all, before;
@@ -665,10 +474,10 @@ static void start_thread(void *(*body)(void *), device *d) {
     pthread_attr_init(&detached);
     pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failed = pthread_create(&thread, &detached, body, d);
+    int failed = pthread_create(&thread, &detached, body, of);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&detached);
-    if (failed) fail_test("no thread for work of device %d: %s", d->index, strerror(failed));
+    if (failed) si_fail_test("no thread: %s", strerror(failed));
 }
 
 static void call_workers(device *d) {
@@ -676,13 +485,13 @@ static void call_workers(device *d) {
     if (d->work.count) pthread_cond_signal(&d->more_work);
     while (d->work.count > d->idle + d->starting && d->workers < MAX_WORKERS) {
         d->workers++, d->starting++;
-        start_thread(run_work, d);
+        si_start_thread(run_work, d);
     }
     if (!d->calls.count) return;
     pthread_cond_signal(&d->more_calls);
     if (!d->caller) {
         d->caller = 1;
-        start_thread(run_calls, d);
+        si_start_thread(run_calls, d);
     }
 }
 
@@ -691,10 +500,10 @@ static int is_instant(const op *o) { return o->kind == OP_WAIT || o->kind == OP_
 /* Returns how many references the stream gave up. */
 static unsigned leave_stream(op *o) {
     stream *s = o->stream;
-    if (s->tail != o) return 0;
+    if (!s || s->tail != o) return 0;
     s->tail = NULL;
     if (s->prev) s->prev->next = s->next;
-    else if (devices[s->device].busy == s) devices[s->device].busy = s->next;
+    else if (si_devices[s->device].busy == s) si_devices[s->device].busy = s->next;
     if (s->next) s->next->prev = s->prev;
     s->next = s->prev = NULL;
     free_stream_if_over(s);
@@ -702,7 +511,7 @@ static unsigned leave_stream(op *o) {
 }
 
 static void leave_device(op *o) {
-    device *d = &devices[o->device];
+    device *d = &si_devices[o->device];
     *(o->prev ? &o->prev->next : &d->first) = o->next;
     *(o->next ? &o->next->prev : &d->last) = o->prev;
 }
@@ -718,7 +527,7 @@ static void end_op(op *o) {
         leave_device(o);
         for (size_t i = 0; i < o->successor_count; i++) {
             op     *next = o->successors[i];
-            device *d = &devices[next->device];
+            device *d = &si_devices[next->device];
             if (--next->pending) continue;
             if (is_instant(next)) {
                 push(&over, next);
@@ -730,33 +539,20 @@ static void end_op(op *o) {
         o->successor_count = 0;
         unref_times(o, 1 + leave_stream(o));
     }
-    pthread_cond_broadcast(&some_end);
+    pthread_cond_broadcast(&si_some_end);
 }
 
-/* Puts the operation at the end of its stream, after `also` too (NULL: nothing).  The stream then owns it. */
-static void submit_after(op *o, op *also) {
-    stream *s = o->stream;
-    device *d = &devices[s->device];
+void si_prepare(op *o) {
+    device *d = &si_devices[o->device];
     o->number = ++d->submitted;
     o->prev = d->last;
     *(d->last ? &d->last->next : &d->first) = o;
     d->last = o;
     o->pending = 1;
-    depend(o, s->tail);
-    depend(o, also);
-    if (s == &d->legacy)
-        for (stream *b = d->busy; b; b = b->next) depend(o, b->tail);
-    else if (s->blocking)
-        depend(o, d->legacy.tail);
-    if (s->tail) {
-        unref(s->tail);
-    } else if (s->blocking && s != &d->legacy) {
-        s->next = d->busy;
-        if (s->next) s->next->prev = s;
-        d->busy = s;
-    }
-    s->tail = o;
-    o->refs++;
+}
+
+void si_release(op *o) {
+    device *d = &si_devices[o->device];
     if (--o->pending) return;
     if (is_instant(o)) {
         end_op(o);
@@ -765,7 +561,30 @@ static void submit_after(op *o, op *also) {
     push(o->kind == OP_HOST || o->kind == OP_CALLBACK ? &d->calls : &d->work, o);
     call_workers(d);
 }
-static void submit(op *o) { submit_after(o, NULL); }
+
+/* Puts the operation at the end of its stream, which then owns it. */
+void si_submit(op *o, op *also) {
+    stream *s = o->stream;
+    device *d = &si_devices[s->device];
+    si_prepare(o);
+    si_depend(o, s->tail);
+    si_depend(o, also);
+    if (s == &d->legacy)
+        for (stream *b = d->busy; b; b = b->next) si_depend(o, b->tail);
+    else if (s->blocking)
+        si_depend(o, d->legacy.tail);
+    if (s->tail) {
+        si_unref(s->tail);
+    } else if (s->blocking && s != &d->legacy) {
+        s->next = d->busy;
+        if (s->next) s->next->prev = s;
+        d->busy = s;
+    }
+    s->tail = o;
+    o->refs++;
+    si_release(o);
+}
+static void submit(op *o) { si_submit(o, NULL); }
 
 /* ---- running them ---- */
 
@@ -773,8 +592,8 @@ static char kernel_error[256];
 
 static void poison(int index, int code) {
     int none = 0;
-    atomic_compare_exchange_strong(&devices[index].sticky, &none, code);
-    pthread_cond_broadcast(&some_end);
+    atomic_compare_exchange_strong(&si_devices[index].sticky, &none, code);
+    pthread_cond_broadcast(&si_some_end);
 }
 
 static void run_copy(const copy *c) {
@@ -841,7 +660,7 @@ static int run_kernel(op *o, char *error, size_t size) {
     case PTX_MISALIGNED: return cudaErrorMisalignedAddress;
     case PTX_BAD_PROGRAM: break;
     }
-    fail_test("a kernel does what the interpreter does not know: %s", error);
+    si_fail_test("a kernel does what the interpreter does not know: %s", error);
 }
 
 /* Called and left with the lock held, which is given up while the work is done. */
@@ -868,7 +687,7 @@ static int wait_idle(pthread_cond_t *for_more) {
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_sec += IDLE_SECONDS;
-    return pthread_cond_timedwait(for_more, &big_lock, &until);
+    return pthread_cond_timedwait(for_more, &si_big_lock, &until);
 }
 
 static void *run_work(void *of) {
@@ -901,10 +720,10 @@ static void call_host(op *o) {
     if (code && o->kind == OP_HOST) return;
     o->running = 1;
     unlock();
-    me.in_host_function = 1;
+    si_me.in_host_function = 1;
     if (o->kind == OP_HOST) h.function(h.data);
     else h.callback(h.handle, (cudaError_t)code, h.data);
-    me.in_host_function = 0;
+    si_me.in_host_function = 0;
     lock();
 }
 
@@ -929,19 +748,19 @@ static void *run_calls(void *of) {
 
 /* ---- waiting ---- */
 
-static void wait_some(void) { pthread_cond_wait(&some_end, &big_lock); }
+static void wait_some(void) { pthread_cond_wait(&si_some_end, &si_big_lock); }
 
 /* Until the operation has ended or its device has failed; with `quiet` not while it still runs. */
 static void wait_for(op *o, int quiet) {
     if (!o) return;
     o->refs++;
     while (!o->done && (!sticky(o->device) || (quiet && o->running))) wait_some();
-    unref(o);
+    si_unref(o);
 }
 
 /* A mark at the end of the stream: it ends when all that was put before has.  The caller owns it. */
 static op *mark(stream *s) {
-    op *o = new_op(OP_MARK, s);
+    op *o = si_new_op(OP_MARK, s, s->device);
     o->refs++;
     submit(o);
     return o;
@@ -949,12 +768,13 @@ static op *mark(stream *s) {
 
 static int stream_result(stream *s, int wait) {
     int index = s->device, code = sticky(index), ready;
+    if (!code) code = si_capture_refuse(s);
     if (code) return code;
-    int mine = s != &devices[index].legacy || !STANDIN_LEGACY_COUNTS;
+    int mine = s != &si_devices[index].legacy || !STANDIN_LEGACY_COUNTS;
     op *last = mine ? s->tail : mark(s);
     if (wait) wait_for(last, 0);
     ready = wait || !last || last->done;
-    if (!mine) unref(last);
+    if (!mine) si_unref(last);
     code = sticky(index);
     return code ? code : ready ? 0 : cudaErrorNotReady;
 }
@@ -968,26 +788,22 @@ static void wait_device(device *d) {
 /* Nothing that is pending may use memory that goes away.  On a device that has failed pending work is never run, and what runs
    is about to end. */
 static void check_unused(const char *call, range *r) {
-    for (int i = 0; i < config.devices && r->uses; i++)
-        for (op *o = devices[i].first, *next; o; o = next) {
+    for (int i = 0; i < si_config.devices && r->uses; i++)
+        for (op *o = si_devices[i].first, *next; o; o = next) {
             next = o->next;
             if (!uses(o, r)) continue;
             if (!sticky(i))
-                fail_test("%s: %p is in use by a pending %s on device %d", call, (void *)r->start, op_names[o->kind], i);
+                si_fail_test("%s: %p is in use by a pending %s on device %d", call, (void *)r->start, op_names[o->kind], i);
             if (!o->running) {
                 drop_use(o, r);
             } else {
                 wait_some();
-                next = devices[i].first;
+                next = si_devices[i].first;
             }
         }
 }
 
 /* ---- copies and fills ---- */
-
-typedef struct side { char *pointer; size_t pitch, slice; } side;
-typedef struct shape { size_t width, height, depth; } shape;
-typedef struct place { enum { PAGEABLE, PINNED, ON_DEVICE } where; range *range; int device; char *memory; } place;
 
 static int span_of(const side *s, const shape *of, size_t *span) {
     size_t rows, slices;
@@ -1005,7 +821,7 @@ static int locate(const char *call, place *p, const side *s, const shape *of, in
     *p = (place){PAGEABLE, r, index, s->pointer};
     if (!r) return 0;
     if (start < r->start || span > r->size - (start - r->start)) return cudaErrorInvalidValue;
-    if (r->freeing) fail_test("%s: %p is being freed by another thread", call, (void *)s->pointer);
+    if (r->freeing) si_fail_test("%s: %p is being freed by another thread", call, (void *)s->pointer);
     p->memory = r->memory + (start - r->start);
     p->device = r->device;
     p->where = r->kind == DEVICE_MEMORY ? ON_DEVICE : reachable(r, index) ? PINNED : PAGEABLE;
@@ -1022,34 +838,49 @@ static int check_kind(enum cudaMemcpyKind kind, const place *dst, const place *s
 /* Takes the source as it is now; the rows come to lie without gaps. */
 static void take_source(copy *c) {
     copy to = *c;
-    c->staging = allocate(c->width * c->height * c->depth);
+    c->staging = si_allocate(c->width * c->height * c->depth);
     to.dst = c->staging, to.dpitch = c->width, to.dslice = c->width * c->height;
     run_copy(&to);
     c->src = c->staging, c->spitch = to.dpitch, c->sslice = to.dslice;
 }
 
-/* When the call may return.  Pageable to device: with the source taken, so up to a size at once.  To pageable memory, and
-   between host addresses: when the copy is done.  Else at once; a plain cudaMemcpy only when it is between devices. */
-/* named: the caller has named the devices. */
-static int transfer(const char *call, const side *dst, const side *src, const shape *of, enum cudaMemcpyKind kind,
-                    cudaStream_t handle, int plain, int named) {
-    place   to, from;
-    stream *s = stream_of(call, handle);
-    int     index = s->device, code = sticky(index);
-    if (code || !of->width || !of->height || !of->depth) return code;
-    code = locate(call, &to, dst, of, index);
-    if (!code) code = locate(call, &from, src, of, index);
-    if (!code) code = check_kind(kind, &to, &from);
+int si_check_transfer(const char *call, const transfer *t, int index, place *to, place *from) {
+    int code = locate(call, to, &t->dst, &t->of, index);
+    if (!code) code = locate(call, from, &t->src, &t->of, index);
+    if (!code) code = check_kind(t->kind, to, from);
     if (code) return code;
     /* CUDA does not say whether a stream may copy what its device neither has nor reaches. */
-    int any = to.where == ON_DEVICE || from.where == ON_DEVICE;
-    int near = (to.where == ON_DEVICE && reachable(to.range, index)) || (from.where == ON_DEVICE && reachable(from.range, index));
-    if (any && !near && !named) return cudaErrorInvalidValue;
-    op *o = new_op(OP_COPY, s);
-    o->u.copy = (copy){to.memory, from.memory, dst->pitch, dst->slice, src->pitch, src->slice, of->width, of->height,
-                       of->depth, NULL};
-    if (to.range) use(o, to.range);
-    if (from.range) use(o, from.range);
+    int any = to->where == ON_DEVICE || from->where == ON_DEVICE;
+    int near = (to->where == ON_DEVICE && reachable(to->range, index)) ||
+               (from->where == ON_DEVICE && reachable(from->range, index));
+    return any && !near && !t->named ? cudaErrorInvalidValue : 0;
+}
+
+op *si_copy_op(const transfer *t, const place *to, const place *from, stream *s, int index) {
+    op *o = si_new_op(OP_COPY, s, index);
+    o->u.copy = (copy){to->memory, from->memory, t->dst.pitch, t->dst.slice, t->src.pitch, t->src.slice, t->of.width,
+                       t->of.height, t->of.depth, NULL};
+    if (to->range) use(o, to->range);
+    if (from->range) use(o, from->range);
+    return o;
+}
+
+/* When the call may return.  Pageable to device: with the source taken, so up to a size at once.  To pageable memory, and
+   between host addresses: when the copy is done.  Else at once; a plain cudaMemcpy only when it is between devices. */
+static int put_transfer(const char *call, const transfer *t, cudaStream_t handle, int plain) {
+    place        to, from;
+    const shape *of = &t->of;
+    stream      *s = si_stream_of(call, handle);
+    int          index = s->device, code = sticky(index);
+    if (!code) code = plain ? si_capture_refuse(s) : si_capture_enqueue(s);
+    if (code || !of->width || !of->height || !of->depth) return code;
+    code = si_check_transfer(call, t, index, &to, &from);
+    if (code) return code;
+    if (s->capture) {
+        si_capture_node(s, si_node_copy(si_capture_graph(s), &s->deps, t, &to, &from, index));
+        return 0;
+    }
+    op *o = si_copy_op(t, &to, &from, s, index);
     int to_device = to.where == ON_DEVICE, from_device = from.where == ON_DEVICE;
     int wait = plain ? !(to_device && from_device) : !to_device && (!from_device || to.where == PAGEABLE);
     if (to_device && from.where == PAGEABLE) {
@@ -1057,14 +888,14 @@ static int transfer(const char *call, const side *dst, const side *src, const sh
         if (plain && !wait) { /* "a stream sync is performed before the copy is initiated" */
             op *before = mark(s);
             wait_for(before, 0);
-            unref(before);
+            si_unref(before);
         }
         if (!wait) take_source(&o->u.copy);
     }
     o->refs++;
     submit(o);
     if (wait) wait_for(o, 1);
-    unref(o);
+    si_unref(o);
     return wait || plain ? sticky(index) : 0;
 }
 
@@ -1077,13 +908,13 @@ static const char *kind_name(enum cudaMemcpyKind kind) {
 
 static int transfer_2d(const char *call, void *dst, size_t dpitch, const void *src, size_t spitch, size_t width, size_t height,
                        enum cudaMemcpyKind kind, cudaStream_t handle, int plain) {
-    side  to = {dst, dpitch, 0}, from = {(char *)(uintptr_t)src, spitch, 0};
-    shape of = {width, height, 1};
+    transfer t = {{dst, dpitch, 0}, {(char *)(uintptr_t)src, spitch, 0}, {width, height, 1}, kind, 0};
     if (!copy_kind_known(kind)) return cudaErrorInvalidMemcpyDirection;
-    if (atomic_load_explicit(&null_mode, memory_order_relaxed)) return 0;
-    bind();
+    if (si_null()) return 0;
+    si_bind();
     lock();
-    int code = transfer(call, &to, &from, &of, kind, handle, plain, 0);
+    int code = plain ? si_capture_unsafe() : 0;
+    if (!code) code = put_transfer(call, &t, handle, plain);
     unlock();
     return code;
 }
@@ -1092,14 +923,15 @@ static int transfer_2d(const char *call, void *dst, size_t dpitch, const void *s
 static int transfer_peer(const char *call, const side *dst, int dst_device, const side *src, int src_device, const shape *of,
                          cudaStream_t handle) {
     if (!is_device(dst_device) || !is_device(src_device)) return cudaErrorInvalidDevice;
-    if (atomic_load_explicit(&null_mode, memory_order_relaxed)) return 0;
-    bind();
+    if (si_null()) return 0;
+    si_bind();
     lock();
     make_primary(dst_device);
     make_primary(src_device);
-    stream *s = stream_of(call, handle);
-    place   to, from;
-    int     code = sticky(s->device);
+    stream  *s = si_stream_of(call, handle);
+    transfer t = {*dst, *src, *of, cudaMemcpyDeviceToDevice, 1};
+    place    to, from;
+    int      code = sticky(s->device);
     if (!code) code = sticky(dst_device);
     if (!code) code = sticky(src_device);
     if (!code && of->width && of->height && of->depth) {
@@ -1107,35 +939,47 @@ static int transfer_peer(const char *call, const side *dst, int dst_device, cons
         if (!code) code = locate(call, &from, src, of, s->device);
         if (!code && (to.where != ON_DEVICE || from.where != ON_DEVICE || to.device != dst_device || from.device != src_device))
             code = cudaErrorInvalidValue;
-        if (!code) code = transfer(call, dst, src, of, cudaMemcpyDeviceToDevice, handle, 0, 1);
     }
+    if (!code) code = put_transfer(call, &t, handle, 0);
     unlock();
     return code;
 }
 
-/* width in elements. */
+int si_check_fill(const char *call, const fill *f, int index, place *at) {
+    side  to = {f->dst, f->pitch, 0};
+    shape of = {f->width * f->element, f->height, 1};
+    if (f->width > SIZE_MAX / f->element || (f->height > 1 && f->pitch < of.width) || (uintptr_t)f->dst % f->element ||
+        (f->height > 1 && f->pitch % f->element))
+        return cudaErrorInvalidValue;
+    if (!f->width || !f->height) return 0;
+    int code = locate(call, at, &to, &of, index);
+    return code || (at->where == ON_DEVICE && reachable(at->range, index)) ? code : cudaErrorInvalidValue;
+}
+
+op *si_fill_op(const fill *f, const place *at, stream *s, int index) {
+    op *o = si_new_op(OP_FILL, s, index);
+    o->u.fill = *f;
+    o->u.fill.dst = at->memory;
+    use(o, at->range);
+    return o;
+}
+
+/* plain: cudaMemset, which is not safe during a capture. */
 static int put_fill(const char *call, void *dst, size_t pitch, uint32_t value, size_t element, size_t width, size_t height,
-                    cudaStream_t handle) {
-    side  to = {dst, pitch, 0};
+                    cudaStream_t handle, int plain) {
+    fill  f = {dst, pitch, element, width, height, value};
     place at;
-    if (atomic_load_explicit(&null_mode, memory_order_relaxed)) return 0;
+    if (si_null()) return 0;
     lock();
-    stream *s = stream_of(call, handle);
-    shape   of = {width * element, height, 1};
+    stream *s = si_stream_of(call, handle);
     int     code = sticky(s->device);
-    if (!code && s->device != me.current) code = cudaErrorInvalidResourceHandle;
-    if (!code && (width > SIZE_MAX / element || (height > 1 && pitch < of.width) || (uintptr_t)dst % element ||
-                  (height > 1 && pitch % element)))
-        code = cudaErrorInvalidValue;
+    if (!code && plain) code = si_capture_unsafe();
+    if (!code) code = plain ? si_capture_refuse(s) : si_capture_enqueue(s);
+    if (!code && s->device != si_me.current) code = cudaErrorInvalidResourceHandle;
+    if (!code) code = si_check_fill(call, &f, s->device, &at);
     if (!code && width && height) {
-        code = locate(call, &at, &to, &of, s->device);
-        if (!code && (at.where != ON_DEVICE || !reachable(at.range, s->device))) code = cudaErrorInvalidValue;
-        if (!code) {
-            op *o = new_op(OP_FILL, s);
-            o->u.fill = (fill){at.memory, pitch, element, width, height, value};
-            use(o, at.range);
-            submit(o);
-        }
+        if (s->capture) si_capture_node(s, si_node_fill(si_capture_graph(s), &s->deps, &f, &at, s->device));
+        else submit(si_fill_op(&f, &at, s, s->device));
     }
     unlock();
     return code;
@@ -1145,54 +989,57 @@ static int put_fill(const char *call, void *dst, size_t pitch, uint32_t value, s
 
 /* What a test registers for host addresses: images, and functions that cudaLaunchKernel knows. */
 typedef struct registered_image { const void *image; const char *text; } registered_image;
-typedef struct registered_function {
-    const void         *host;
-    module             *module;
-    const ptx_function *code;
-    size_t              most_shared;
-} registered_function;
 static registered_image    *images;
 static size_t               image_count, image_capacity;
 static registered_function *registered;
 static size_t               registered_count, registered_capacity;
 
-static int check_launch(const ptx_function *f, const unsigned grid[3], const unsigned block[3], size_t shared, size_t most_shared) {
+int si_check_launch(const ptx_function *f, const unsigned grid[3], const unsigned block[3], size_t shared, size_t most_shared) {
     size_t most = most_shared ? most_shared + ptx_static_shared(f) : MAX_SHARED;
     return !grid[0] || !grid[1] || !grid[2] || grid[0] > 2147483647u || grid[1] > MAX_GRID_YZ || grid[2] > MAX_GRID_YZ ||
            !block[0] || !block[1] || !block[2] || block[0] > MAX_BLOCK || block[1] > MAX_BLOCK || block[2] > MAX_BLOCK_Z ||
            block[0] * block[1] * block[2] > MAX_BLOCK || shared > most || ptx_static_shared(f) + shared > most;
 }
 
-/* The values are copied; every address among them that CUDA knows counts as used. */
-static void take_params(op *o, const ptx_function *f, void **params) {
-    size_t n = ptx_param_count(f), size = n * sizeof(void *);
+void **si_copy_params(const ptx_function *f, void *const *params) {
+    size_t n = ptx_param_count(f), size = round_up(n * sizeof(void *), 16);
     for (size_t i = 0; i < n; i++) size += round_up(ptx_param_size(f, i), 16);
-    void **pointers = allocate(size + 16);
+    void **pointers = si_allocate(size);
     char  *next = (char *)pointers + round_up(n * sizeof(void *), 16);
     for (size_t i = 0; i < n; i++) {
-        size_t bytes = ptx_param_size(f, i);
-        pointers[i] = memcpy(next, params[i], bytes);
-        for (size_t at = 0; at + sizeof(uintptr_t) <= bytes; at += sizeof(uintptr_t)) {
+        pointers[i] = memcpy(next, params[i], ptx_param_size(f, i));
+        next += round_up(ptx_param_size(f, i), 16);
+    }
+    return pointers;
+}
+
+/* Every address among a kernel's parameters that CUDA knows counts as used. */
+static void use_params(op *o, const ptx_function *f, void *const *params) {
+    for (size_t i = 0; i < ptx_param_count(f); i++)
+        for (size_t at = 0; at + sizeof(uintptr_t) <= ptx_param_size(f, i); at += sizeof(uintptr_t)) {
             uintptr_t value;
-            memcpy(&value, next + at, sizeof value);
+            memcpy(&value, (const char *)params[i] + at, sizeof value);
             range *r = range_touching(value, 1);
             if (r && !r->freeing && reachable(r, o->device)) use(o, r);
         }
-        next += round_up(bytes, 16);
-    }
-    o->u.kernel.params = pointers;
 }
 
-static int launch(module *m, const ptx_function *f, stream *s, const unsigned grid[3], const unsigned block[3], unsigned shared,
-                  void **params) {
-    if (ptx_param_count(f) && !params) return CUDA_ERROR_INVALID_VALUE;
-    op *o = new_op(OP_KERNEL, s);
-    o->u.kernel.module = m, o->u.kernel.code = f, o->u.kernel.shared = shared;
-    memcpy(o->u.kernel.grid, grid, sizeof o->u.kernel.grid);
-    memcpy(o->u.kernel.block, block, sizeof o->u.kernel.block);
-    m->uses++;
-    take_params(o, f, params);
-    submit(o);
+op *si_kernel_op(const kernel *k, stream *s, int index) {
+    op *o = si_new_op(OP_KERNEL, s, index);
+    o->u.kernel = *k;
+    o->u.kernel.params = si_copy_params(k->code, k->params);
+    k->module->uses++;
+    use_params(o, k->code, o->u.kernel.params);
+    return o;
+}
+
+/* func: the handle or the host address of the kernel's function. */
+static int launch(const kernel *k, const void *func, int is_host_func, stream *s) {
+    if (ptx_param_count(k->code) && !k->params) return CUDA_ERROR_INVALID_VALUE;
+    if (s->capture)
+        si_capture_node(s, si_node_kernel(si_capture_graph(s), &s->deps, k, func, is_host_func, s->device, s->priority));
+    else
+        submit(si_kernel_op(k, s, s->device));
     return 0;
 }
 
@@ -1201,14 +1048,14 @@ static int launch(module *m, const ptx_function *f, stream *s, const unsigned gr
 cudaError_t cudaGetDeviceCount(int *count) {
     ENTER(cudaGetDeviceCount);
     if (!count) return result(cudaErrorInvalidValue);
-    *count = config.devices;
+    *count = si_config.devices;
     return cudaSuccess;
 }
 
 cudaError_t cudaGetDevice(int *index) {
     ENTER(cudaGetDevice);
     if (!index) return result(cudaErrorInvalidValue);
-    *index = me.current;
+    *index = si_me.current;
     return cudaSuccess;
 }
 
@@ -1220,16 +1067,16 @@ cudaError_t cudaSetDevice(int index) {
     lock();
     make_primary(index);
     unlock();
-    me.current = index, me.bound = 1;
+    si_me.current = index, si_me.bound = 1;
     return cudaSuccess;
 }
 
 /* Without a driver there is one error, and it stays. */
 static cudaError_t last_error(function_id f, int clear) {
     count_call(f, "");
-    if (config.error) return (cudaError_t)config.error;
-    int code = me.last;
-    if (clear && code && !is_sticky(code)) me.last = 0;
+    if (si_config.error) return (cudaError_t)si_config.error;
+    int code = si_me.last;
+    if (clear && code && !is_sticky(code)) si_me.last = 0;
     return (cudaError_t)code;
 }
 cudaError_t cudaPeekAtLastError(void) { return last_error(F_cudaPeekAtLastError, 0); }
@@ -1279,8 +1126,18 @@ cudaError_t cudaGetLastError(void) { return last_error(F_cudaGetLastError, 1); }
     X(800, cudaErrorNotPermitted, CUDA_ERROR_NOT_PERMITTED, "operation not permitted")                                        \
     X(801, cudaErrorNotSupported, CUDA_ERROR_NOT_SUPPORTED, "operation not supported")                                        \
     X(802, cudaErrorSystemNotReady, CUDA_ERROR_SYSTEM_NOT_READY, "system not yet initialized")                                \
+    X(401, cudaErrorIllegalState, CUDA_ERROR_ILLEGAL_STATE, "the operation cannot be performed in the present state")         \
     X(900, cudaErrorStreamCaptureUnsupported, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "not permitted when capturing")          \
     X(901, cudaErrorStreamCaptureInvalidated, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "the capture was invalidated")           \
+    X(902, cudaErrorStreamCaptureMerge, CUDA_ERROR_STREAM_CAPTURE_MERGE, "two captures would be merged")                      \
+    X(903, cudaErrorStreamCaptureUnmatched, CUDA_ERROR_STREAM_CAPTURE_UNMATCHED, "the capture began in another stream")       \
+    X(904, cudaErrorStreamCaptureUnjoined, CUDA_ERROR_STREAM_CAPTURE_UNJOINED, "a fork was not joined")                       \
+    X(905, cudaErrorStreamCaptureIsolation, CUDA_ERROR_STREAM_CAPTURE_ISOLATION, "a dependency would leave the capture")      \
+    X(906, cudaErrorStreamCaptureImplicit, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT,                                                \
+      "the legacy stream would depend on a capture")                                                                          \
+    X(907, cudaErrorCapturedEvent, CUDA_ERROR_CAPTURED_EVENT, "the event was last recorded in a capture")                     \
+    X(908, cudaErrorStreamCaptureWrongThread, CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, "the capture began in another thread")  \
+    X(910, cudaErrorGraphExecUpdateFailure, CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE, "the graph update was not performed")       \
     X(999, cudaErrorUnknown, CUDA_ERROR_UNKNOWN, "unknown error")
 
 typedef struct error_text { int code; const char *runtime, *driver, *text; } error_text;
@@ -1315,7 +1172,7 @@ const char *cudaGetErrorString(cudaError_t error) {
 /* These two work without a driver too. */
 cudaError_t cudaRuntimeGetVersion(int *version) {
     int code = enter(F_cudaRuntimeGetVersion);
-    if (code && code != config.error) return result(code);
+    if (code && code != si_config.error) return result(code);
     if (!version) return result(cudaErrorInvalidValue);
     *version = CUDART_VERSION;
     return cudaSuccess;
@@ -1323,9 +1180,9 @@ cudaError_t cudaRuntimeGetVersion(int *version) {
 
 cudaError_t cudaDriverGetVersion(int *version) {
     int code = enter(F_cudaDriverGetVersion);
-    if (code && code != config.error) return result(code);
+    if (code && code != si_config.error) return result(code);
     if (!version) return result(cudaErrorInvalidValue);
-    *version = config.error == cudaErrorInsufficientDriver ? 0 : config.driver_version;
+    *version = si_config.error == cudaErrorInsufficientDriver ? 0 : si_config.driver_version;
     return cudaSuccess;
 }
 
@@ -1379,7 +1236,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int index) {
     memset(p, 0, sizeof *p);
     snprintf(p->name, sizeof p->name, "Stand-in GPU %d", index);
     for (int i = 0; i < 16; i++) p->uuid.bytes[i] = (char)(0x10 * index + i);
-    p->totalGlobalMem = config.memory;
+    p->totalGlobalMem = si_config.memory;
     p->sharedMemPerBlock = MAX_SHARED;
     p->regsPerBlock = p->regsPerMultiprocessor = 65536;
     p->warpSize = 32;
@@ -1397,7 +1254,10 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int index) {
     p->memoryBusWidth = 5120;
     p->l2CacheSize = 50 << 20;
     p->canMapHostMemory = p->concurrentKernels = p->unifiedAddressing = p->streamPrioritiesSupported = 1;
-    p->canUseHostPointerForRegisteredMem = p->hostRegisterSupported = p->ECCEnabled = 1;
+    p->canUseHostPointerForRegisteredMem = p->ECCEnabled = 1;
+#if CUDART_VERSION >= 12000
+    p->hostRegisterSupported = 1;
+#endif
     return cudaSuccess;
 }
 
@@ -1411,31 +1271,33 @@ cudaError_t cudaDeviceGetPCIBusId(char *text, int length, int index) {
 
 cudaError_t cudaDeviceSynchronize(void) {
     ENTER(cudaDeviceSynchronize);
-    int code = context();
+    int code = si_context();
     if (code) return result(code);
     lock();
-    wait_device(&devices[me.current]);
+    code = si_capture_synchronize(si_me.current);
+    if (!code) wait_device(&si_devices[si_me.current]);
     unlock();
-    return result(sticky(me.current));
+    return result(code ? code : sticky(si_me.current));
 }
 
 cudaError_t cudaDeviceCanAccessPeer(int *can, int index, int peer) {
     ENTER(cudaDeviceCanAccessPeer);
     if (!is_device(index) || !is_device(peer)) return result(cudaErrorInvalidDevice);
     if (!can) return result(cudaErrorInvalidValue);
-    *can = devices[index].can_reach[peer];
+    *can = si_devices[index].can_reach[peer];
     return cudaSuccess;
 }
 
 static int set_peer(int peer, int on) {
-    device *d = &devices[me.current];
-    int     code = context();
+    device *d = &si_devices[si_me.current];
+    int     code = si_context();
     if (code) return code;
-    if (!is_device(peer) || peer == me.current) return cudaErrorInvalidDevice;
+    if (!is_device(peer) || peer == si_me.current) return cudaErrorInvalidDevice;
     if (on && !d->can_reach[peer]) return cudaErrorPeerAccessUnsupported;
     lock();
     make_primary(peer);
     code = sticky(peer);
+    if (!code) code = si_capture_unsafe();
     if (!code && d->reaches[peer] == on) code = on ? cudaErrorPeerAccessAlreadyEnabled : cudaErrorPeerAccessNotEnabled;
     if (!code) d->reaches[peer] = (unsigned char)on;
     unlock();
@@ -1454,7 +1316,7 @@ cudaError_t cudaDeviceDisablePeerAccess(int peer) {
 
 cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
     ENTER(cudaDeviceGetStreamPriorityRange);
-    int code = context();
+    int code = si_context();
     if (code) return result(code);
     if (least) *least = LEAST_PRIORITY;
     if (greatest) *greatest = GREATEST_PRIORITY;
@@ -1465,34 +1327,47 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
 
 cudaError_t cudaMemGetInfo(size_t *unused, size_t *total) {
     ENTER(cudaMemGetInfo);
-    int code = context();
+    int code = si_context();
     if (code) return result(code);
     if (!unused || !total) return result(cudaErrorInvalidValue);
     lock();
-    *unused = config.memory - devices[me.current].used;
-    *total = config.memory;
+    *unused = si_config.memory - si_devices[si_me.current].used;
+    *total = si_config.memory;
     unlock();
     return cudaSuccess;
 }
 
 cudaError_t cudaMalloc(void **pointer, size_t size) {
     ENTER(cudaMalloc);
-    int code = context();
+    int code = si_context();
     if (code) return result(code);
     if (!pointer) return result(cudaErrorInvalidValue);
     *pointer = NULL;
     if (!size) return cudaSuccess;
     lock();
-    range *r = allocate_on(&devices[me.current], size);
-    if (r) *pointer = (void *)r->start;
+    range *r = NULL;
+    code = si_capture_unsafe();
+    if (!code) {
+        r = allocate_on(&si_devices[si_me.current], size);
+        if (r) *pointer = (void *)r->start;
+        else code = cudaErrorMemoryAllocation;
+    }
     unlock();
-    return result(r ? 0 : cudaErrorMemoryAllocation);
+    return result(code);
+}
+
+/* A refused call does nothing, also one that frees. */
+static int unsafe(void) {
+    lock();
+    int code = si_capture_unsafe();
+    unlock();
+    return code;
 }
 
 static range *range_to_free(const char *call, const void *pointer, int kind) {
     range *r = range_starting(pointer);
     if (!r || (int)r->kind != kind || r->freeing)
-        fail_test("%s: %p is not what the matching allocation returned, or it is freed", call, pointer);
+        si_fail_test("%s: %p is not what the matching allocation returned, or it is freed", call, pointer);
     r->freeing = 1;
     return r;
 }
@@ -1500,35 +1375,39 @@ static range *range_to_free(const char *call, const void *pointer, int kind) {
 cudaError_t cudaFree(void *pointer) {
     int code = enter(F_cudaFree);
     if (refused(code)) return result(code);
-    bind();
+    si_bind();
+    int not_now = pointer ? unsafe() : 0;
+    if (not_now) return result(not_now);
     lock();
     if (pointer) {
         range *r = range_to_free("cudaFree", pointer, DEVICE_MEMORY);
         if (!code) code = sticky(r->device);
-        wait_device(&devices[r->device]);
+        wait_device(&si_devices[r->device]);
         if (!code) code = sticky(r->device);
         check_unused("cudaFree", r);
         free_device_range(r);
     } else if (!code) {
-        code = sticky(me.current);
+        code = sticky(si_me.current);
     }
     unlock();
     return result(code);
 }
 
 static int allocate_host(void **pointer, size_t size, unsigned flags) {
-    int code = context();
+    int code = si_context();
     if (code) return code;
     if (!pointer || flags & ~(unsigned)(cudaHostAllocPortable | cudaHostAllocMapped | cudaHostAllocWriteCombined))
         return cudaErrorInvalidValue;
     *pointer = NULL;
     if (!size) return 0;
     if (size > SIZE_MAX - PAGE) return cudaErrorMemoryAllocation;
+    code = unsafe();
+    if (code) return code;
     void *memory = mmap(NULL, round_up(size, PAGE), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) return cudaErrorMemoryAllocation;
     memset(memory, 0xa5, size < GARBAGE ? size : GARBAGE);
     lock();
-    add_range(memory, size, memory, HOST_MEMORY, me.current, (flags & cudaHostAllocPortable) != 0);
+    add_range(memory, size, memory, HOST_MEMORY, si_me.current, (flags & cudaHostAllocPortable) != 0);
     unlock();
     *pointer = memory;
     return 0;
@@ -1547,7 +1426,9 @@ cudaError_t cudaMallocHost(void **pointer, size_t size) {
 cudaError_t cudaFreeHost(void *pointer) {
     int code = enter(F_cudaFreeHost);
     if (refused(code)) return result(code);
-    bind();
+    si_bind();
+    int not_now = unsafe();
+    if (not_now) return result(not_now);
     lock();
     range *r = range_to_free("cudaFreeHost", pointer, HOST_MEMORY);
     if (!code) code = sticky(r->device);
@@ -1561,7 +1442,7 @@ cudaError_t cudaFreeHost(void *pointer) {
 /* Locked is locked by the page: two ranges that share one touch. */
 cudaError_t cudaHostRegister(void *pointer, size_t size, unsigned flags) {
     ENTER(cudaHostRegister);
-    int code = context();
+    int code = si_context();
     if (code) return result(code);
     const unsigned known = cudaHostRegisterPortable | cudaHostRegisterMapped;
     const unsigned unsupported = cudaHostRegisterIoMemory | cudaHostRegisterReadOnly;
@@ -1572,10 +1453,10 @@ cudaError_t cudaHostRegister(void *pointer, size_t size, unsigned flags) {
         return result(cudaErrorInvalidValue);
     lock();
     size_t i = range_after(first);
-    if (i < range_count && ranges[i]->start < round_up(last, PAGE))
+    code = si_capture_unsafe();
+    if (!code && i < range_count && ranges[i]->start < round_up(last, PAGE))
         code = ranges[i]->kind == DEVICE_MEMORY ? cudaErrorInvalidValue : cudaErrorHostMemoryAlreadyRegistered;
-    else
-        add_range(pointer, size, pointer, REGISTERED_MEMORY, me.current, 1);
+    if (!code) add_range(pointer, size, pointer, REGISTERED_MEMORY, si_me.current, 1);
     unlock();
     return result(code);
 }
@@ -1583,7 +1464,9 @@ cudaError_t cudaHostRegister(void *pointer, size_t size, unsigned flags) {
 cudaError_t cudaHostUnregister(void *pointer) {
     int code = enter(F_cudaHostUnregister);
     if (refused(code)) return result(code);
-    bind();
+    si_bind();
+    int not_now = unsafe();
+    if (not_now) return result(not_now);
     lock();
     range *r = range_starting(pointer);
     if (!r || r->kind != REGISTERED_MEMORY || r->freeing) {
@@ -1600,7 +1483,7 @@ cudaError_t cudaHostUnregister(void *pointer) {
 
 cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *a, const void *pointer) {
     ENTER(cudaPointerGetAttributes);
-    int code = context();
+    int code = si_context();
     if (code) return result(code);
     if (!a) return result(cudaErrorInvalidValue);
     memset(a, 0, sizeof *a);
@@ -1612,7 +1495,7 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *a, const void
     if (r) {
         a->type = r->kind == DEVICE_MEMORY ? cudaMemoryTypeDevice : cudaMemoryTypeHost;
         a->device = r->device;
-        a->devicePointer = reachable(r, me.current) ? (void *)(uintptr_t)pointer : NULL;
+        a->devicePointer = reachable(r, si_me.current) ? (void *)(uintptr_t)pointer : NULL;
         if (r->kind == DEVICE_MEMORY) a->hostPointer = NULL;
     }
     unlock();
@@ -1624,14 +1507,14 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *a, const void
 static size_t live_streams, live_events, live_modules;
 
 static int create_stream(cudaStream_t *out, unsigned flags, int priority) {
-    int code = context();
+    int code = si_context();
     if (code) return code;
     if (!out || (flags != cudaStreamDefault && flags != cudaStreamNonBlocking)) return cudaErrorInvalidValue;
     if (priority > LEAST_PRIORITY) priority = LEAST_PRIORITY;
     if (priority < GREATEST_PRIORITY) priority = GREATEST_PRIORITY;
     lock();
-    stream *s = new_stream(me.current, flags, priority);
-    *out = s->handle = new_handle(H_STREAM, s);
+    stream *s = new_stream(si_me.current, flags, priority);
+    *out = s->handle = si_new_handle(H_STREAM, s);
     live_streams++;
     unlock();
     return 0;
@@ -1653,13 +1536,14 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned flags, int 
 cudaError_t cudaStreamDestroy(cudaStream_t handle) {
     int code = enter(F_cudaStreamDestroy);
     if (refused(code)) return result(code);
-    bind();
+    si_bind();
     if (!handle || handle == cudaStreamLegacy || handle == cudaStreamPerThread)
         return result(code ? code : (int)cudaErrorInvalidResourceHandle);
     lock();
-    stream *s = stream_of("cudaStreamDestroy", handle);
+    stream *s = si_stream_of("cudaStreamDestroy", handle);
     if (!code) code = sticky(s->device);
-    drop_handle("cudaStreamDestroy", H_STREAM, handle);
+    si_capture_lose(s);
+    si_drop_handle("cudaStreamDestroy", H_STREAM, handle);
     live_streams--;
     s->destroyed = 1;
     free_stream_if_over(s);
@@ -1669,28 +1553,28 @@ cudaError_t cudaStreamDestroy(cudaStream_t handle) {
 
 cudaError_t si_stream_query(cudaStream_t handle) {
     ENTER(cudaStreamQuery);
-    bind();
+    si_bind();
     lock();
-    int code = stream_result(stream_of("cudaStreamQuery", handle), 0);
+    int code = stream_result(si_stream_of("cudaStreamQuery", handle), 0);
     unlock();
     return result(code);
 }
 
 cudaError_t si_stream_synchronize(cudaStream_t handle) {
     ENTER(cudaStreamSynchronize);
-    bind();
+    si_bind();
     lock();
-    int code = stream_result(stream_of("cudaStreamSynchronize", handle), 1);
+    int code = stream_result(si_stream_of("cudaStreamSynchronize", handle), 1);
     unlock();
     return result(code);
 }
 
 /* What the stream is, with its device's failure. */
 static int inspect(const char *call, cudaStream_t handle, const void *out, stream *copied) {
-    bind();
+    si_bind();
     if (!out) return cudaErrorInvalidValue;
     lock();
-    *copied = *stream_of(call, handle);
+    *copied = *si_stream_of(call, handle);
     unlock();
     return sticky(copied->device);
 }
@@ -1728,12 +1612,15 @@ cudaError_t si_stream_get_id(cudaStream_t handle, unsigned long long *id) {
 }
 
 static int put_call(const char *call, cudaStream_t handle, op_kind kind, host h) {
-    bind();
+    si_bind();
     lock();
-    stream *s = stream_of(call, handle);
+    stream *s = si_stream_of(call, handle);
     int     code = sticky(s->device);
-    if (!code) {
-        op *o = new_op(kind, s);
+    if (!code) code = kind == OP_CALLBACK ? si_capture_refuse(s) : si_capture_enqueue(s);
+    if (!code && s->capture) {
+        si_capture_node(s, si_node_host(si_capture_graph(s), &s->deps, h.function, h.data, s->device));
+    } else if (!code) {
+        op *o = si_new_op(kind, s, s->device);
         o->u.host = h;
         o->u.host.handle = s->handle;
         submit(o);
@@ -1758,14 +1645,14 @@ cudaError_t si_stream_add_callback(cudaStream_t handle, cudaStreamCallback_t cal
 
 static int create_event(cudaEvent_t *out, unsigned flags) {
     const unsigned known = cudaEventBlockingSync | cudaEventDisableTiming | cudaEventInterprocess;
-    int            code = context();
+    int            code = si_context();
     if (code) return code;
     if (!out || flags & ~known) return cudaErrorInvalidValue;
     if (flags & cudaEventInterprocess) return flags & cudaEventDisableTiming ? cudaErrorNotSupported : cudaErrorInvalidValue;
-    event *e = allocate(sizeof *e);
-    e->device = me.current, e->flags = flags;
+    event *e = si_allocate(sizeof *e);
+    e->device = si_me.current, e->flags = flags;
     lock();
-    *out = new_handle(H_EVENT, e);
+    *out = si_new_handle(H_EVENT, e);
     live_events++;
     unlock();
     return 0;
@@ -1783,50 +1670,79 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags) {
 cudaError_t cudaEventDestroy(cudaEvent_t handle) {
     int code = enter(F_cudaEventDestroy);
     if (refused(code)) return result(code);
-    bind();
+    si_bind();
     lock();
-    event *e = object_of("cudaEventDestroy", H_EVENT, handle);
+    event *e = si_object_of("cudaEventDestroy", H_EVENT, handle);
     if (!code) code = sticky(e->device);
-    drop_handle("cudaEventDestroy", H_EVENT, handle);
+    si_drop_handle("cudaEventDestroy", H_EVENT, handle);
     live_events--;
-    if (e->record) unref(e->record);
+    if (e->record) si_unref(e->record);
+    si_capture_forget(e);
     free(e);
     unlock();
     return result(code);
 }
 
-cudaError_t si_event_record(cudaEvent_t handle, cudaStream_t stream_handle) {
-    ENTER(cudaEventRecord);
-    if (atomic_load_explicit(&null_mode, memory_order_relaxed)) return cudaSuccess;
-    bind();
+static int record(const char *call, cudaEvent_t handle, cudaStream_t stream_handle, unsigned flags) {
+    int external = flags == cudaEventRecordExternal;
+    if (flags & ~(unsigned)cudaEventRecordExternal) return cudaErrorInvalidValue;
+    if (si_null()) return 0;
+    si_bind();
     lock();
-    event  *e = object_of("cudaEventRecord", H_EVENT, handle);
-    stream *s = stream_of("cudaEventRecord", stream_handle);
+    event  *e = si_object_of(call, H_EVENT, handle);
+    stream *s = si_stream_of(call, stream_handle);
     int     code = sticky(s->device);
     if (!code) code = sticky(e->device);
+    if (!code) code = si_capture_enqueue(s);
     if (!code && e->device != s->device) code = cudaErrorInvalidResourceHandle;
-    if (!code) {
-        op *o = new_op(OP_RECORD, s);
-        o->refs++;
-        if (e->record) unref(e->record);
-        e->record = o;
+    if (!code && external && !s->capture) code = cudaErrorInvalidValue;
+    if (!code && external) {
+        si_capture_node(s, si_node_event(si_capture_graph(s), &s->deps, handle, 0, s->device));
+    } else if (!code && s->capture) {
+        si_capture_record(e, s);
+    } else if (!code) {
+        op *o = si_new_op(OP_RECORD, s, s->device);
+        si_record_in(e, o);
         submit(o);
     }
     unlock();
-    return result(code);
+    return code;
+}
+
+/* The event's record is now this one. */
+void si_record_in(event *e, op *o) {
+    o->refs++;
+    if (e->record) si_unref(e->record);
+    e->record = o;
+    si_capture_forget(e);
+}
+
+cudaError_t si_event_record(cudaEvent_t handle, cudaStream_t stream_handle) {
+    ENTER(cudaEventRecord);
+    return result(record("cudaEventRecord", handle, stream_handle, cudaEventRecordDefault));
+}
+
+cudaError_t si_event_record_with_flags(cudaEvent_t handle, cudaStream_t stream_handle, unsigned flags) {
+    ENTER(cudaEventRecordWithFlags);
+    return result(record("cudaEventRecordWithFlags", handle, stream_handle, flags));
 }
 
 cudaError_t si_stream_wait_event(cudaStream_t stream_handle, cudaEvent_t handle, unsigned flags) {
+    int external = flags == cudaEventWaitExternal, done = 0;
     ENTER(cudaStreamWaitEvent);
-    if (flags != cudaEventWaitDefault) return result(cudaErrorInvalidValue); /* the other flag is for capture alone */
-    if (atomic_load_explicit(&null_mode, memory_order_relaxed)) return cudaSuccess;
-    bind();
+    if (flags & ~(unsigned)cudaEventWaitExternal) return result(cudaErrorInvalidValue);
+    if (si_null()) return cudaSuccess;
+    si_bind();
     lock();
-    event  *e = object_of("cudaStreamWaitEvent", H_EVENT, handle);
-    stream *s = stream_of("cudaStreamWaitEvent", stream_handle);
+    event  *e = si_object_of("cudaStreamWaitEvent", H_EVENT, handle);
+    stream *s = si_stream_of("cudaStreamWaitEvent", stream_handle);
     int     code = sticky(s->device);
     if (!code) code = sticky(e->device);
-    if (!code && e->record) submit_after(new_op(OP_WAIT, s), e->record);
+    if (!code) code = si_capture_enqueue(s);
+    if (!code && external && !s->capture) code = cudaErrorInvalidValue;
+    if (!code && external) si_capture_node(s, si_node_event(si_capture_graph(s), &s->deps, handle, 1, s->device));
+    else if (!code) code = si_capture_wait(s, e, &done);
+    if (!code && !external && !done && e->record) si_submit(si_new_op(OP_WAIT, s, s->device), e->record);
     unlock();
     return result(code);
 }
@@ -1834,8 +1750,9 @@ cudaError_t si_stream_wait_event(cudaStream_t stream_handle, cudaEvent_t handle,
 /* For the runtime's function and the driver's. */
 static int event_result(const char *call, const void *handle, int wait) {
     lock();
-    event *e = object_of(call, H_EVENT, handle);
+    event *e = si_object_of(call, H_EVENT, handle);
     int    index = e->device, code = sticky(index);
+    int    captured = code ? 0 : si_capture_look(e);
     op    *o = code ? NULL : e->record;
     int    ready = !o || o->done;
     if (wait && o) {
@@ -1844,28 +1761,29 @@ static int event_result(const char *call, const void *handle, int wait) {
     }
     unlock();
     code = sticky(index);
-    return code ? code : ready ? 0 : cudaErrorNotReady;
+    return code ? code : captured ? captured : ready ? 0 : cudaErrorNotReady;
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t handle) {
     ENTER(cudaEventQuery);
-    bind();
+    si_bind();
     return result(event_result("cudaEventQuery", handle, 0));
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
     ENTER(cudaEventSynchronize);
-    bind();
+    si_bind();
     return result(event_result("cudaEventSynchronize", handle, 1));
 }
 
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to) {
     ENTER(cudaEventElapsedTime);
-    bind();
+    si_bind();
     lock();
-    event *a = object_of("cudaEventElapsedTime", H_EVENT, from), *b = object_of("cudaEventElapsedTime", H_EVENT, to);
+    event *a = si_object_of("cudaEventElapsedTime", H_EVENT, from), *b = si_object_of("cudaEventElapsedTime", H_EVENT, to);
     int    code = ms ? sticky(a->device) : cudaErrorInvalidValue;
     if (!code) code = sticky(b->device);
+    if (!code && (a->capture || b->capture)) code = cudaErrorCapturedEvent;
     if (!code && ((a->flags | b->flags) & cudaEventDisableTiming || !a->record || !b->record || a->device != b->device))
         code = cudaErrorInvalidResourceHandle;
     if (!code && (!a->record->done || !b->record->done)) code = cudaErrorNotReady;
@@ -1916,6 +1834,15 @@ static int pitched(struct cudaPitchedPtr p, struct cudaPos at, struct cudaExtent
     return 0;
 }
 
+int si_check_copy_params(const struct cudaMemcpy3DParms *p, transfer *t) {
+    if (!p || p->srcArray || p->dstArray) return cudaErrorInvalidValue;
+    *t = (transfer){{NULL, 0, 0}, {NULL, 0, 0}, {p->extent.width, p->extent.height, p->extent.depth}, p->kind, 0};
+    if (!copy_kind_known(p->kind)) return cudaErrorInvalidMemcpyDirection;
+    if (!t->of.width || !t->of.height || !t->of.depth) return cudaErrorInvalidValue;
+    int code = pitched(p->dstPtr, p->dstPos, p->extent, &t->dst);
+    return code ? code : pitched(p->srcPtr, p->srcPos, p->extent, &t->src);
+}
+
 cudaError_t si_memcpy_3d_peer_async(const struct cudaMemcpy3DPeerParms *p, cudaStream_t handle) {
     ENTER(cudaMemcpy3DPeerAsync);
     side to, from;
@@ -1929,23 +1856,23 @@ cudaError_t si_memcpy_3d_peer_async(const struct cudaMemcpy3DPeerParms *p, cudaS
 
 cudaError_t si_memset(void *dst, int value, size_t count, cudaStream_t handle) {
     ENTER(cudaMemset);
-    bind();
-    return result(put_fill("cudaMemset", dst, count, (uint32_t)value, 1, count, 1, handle));
+    si_bind();
+    return result(put_fill("cudaMemset", dst, count, (uint32_t)value, 1, count, 1, handle, 1));
 }
 
 cudaError_t si_memset_async(void *dst, int value, size_t count, cudaStream_t handle) {
     ENTER(cudaMemsetAsync);
-    bind();
-    return result(put_fill("cudaMemsetAsync", dst, count, (uint32_t)value, 1, count, 1, handle));
+    si_bind();
+    return result(put_fill("cudaMemsetAsync", dst, count, (uint32_t)value, 1, count, 1, handle, 0));
 }
 
 cudaError_t si_memset_2d_async(void *dst, size_t pitch, int value, size_t width, size_t height, cudaStream_t handle) {
     ENTER(cudaMemset2DAsync);
-    bind();
-    return result(put_fill("cudaMemset2DAsync", dst, pitch, (uint32_t)value, 1, width, height, handle));
+    si_bind();
+    return result(put_fill("cudaMemset2DAsync", dst, pitch, (uint32_t)value, 1, width, height, handle, 0));
 }
 
-static registered_function *registered_as(const void *host_function) {
+registered_function *si_registered_as(const void *host_function) {
     for (size_t i = 0; i < registered_count; i++)
         if (registered[i].host == host_function) return &registered[i];
     return NULL;
@@ -1954,27 +1881,31 @@ static registered_function *registered_as(const void *host_function) {
 cudaError_t si_launch_kernel(const void *func, dim3 grid_dim, dim3 block_dim, void **args, size_t shared, cudaStream_t handle) {
     unsigned grid[3] = {grid_dim.x, grid_dim.y, grid_dim.z}, block[3] = {block_dim.x, block_dim.y, block_dim.z};
     ENTER(cudaLaunchKernel);
-    if (atomic_load_explicit(&null_mode, memory_order_relaxed)) return cudaSuccess;
-    bind();
+    if (si_null()) return cudaSuccess;
+    si_bind();
     lock();
-    stream              *s = stream_of("cudaLaunchKernel", handle);
-    registered_function *f = registered_as(func);
+    stream              *s = si_stream_of("cudaLaunchKernel", handle);
+    registered_function *f = si_registered_as(func);
     int                  code = sticky(s->device);
+    if (!code) code = si_capture_enqueue(s);
     if (!code && !f) code = cudaErrorInvalidDeviceFunction;
-    if (!code && s->device != me.current) code = cudaErrorInvalidResourceHandle;
-    if (!code && check_launch(f->code, grid, block, shared, f->most_shared)) code = cudaErrorInvalidConfiguration;
-    if (!code) code = launch(f->module, f->code, s, grid, block, (unsigned)shared, args);
+    if (!code && s->device != si_me.current) code = cudaErrorInvalidResourceHandle;
+    if (!code && si_check_launch(f->code, grid, block, shared, f->most_shared)) code = cudaErrorInvalidConfiguration;
+    if (!code) {
+        kernel k = {f->module, f->code, {grid[0], grid[1], grid[2]}, {block[0], block[1], block[2]}, (unsigned)shared, args};
+        code = launch(&k, func, 1, s);
+    }
     unlock();
     return result(code);
 }
 
 cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *out, const void *func) {
     ENTER(cudaFuncGetAttributes);
-    bind();
+    si_bind();
     if (!out) return result(cudaErrorInvalidValue);
     lock();
-    registered_function *f = registered_as(func);
-    int                  code = sticky(me.current);
+    registered_function *f = si_registered_as(func);
+    int                  code = sticky(si_me.current);
     if (!code && !f) code = cudaErrorInvalidDeviceFunction;
     memset(out, 0, sizeof *out);
     if (!code) {
@@ -1988,10 +1919,10 @@ cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *out, const void *fu
 
 cudaError_t cudaFuncSetAttribute(const void *func, enum cudaFuncAttribute attribute, int value) {
     ENTER(cudaFuncSetAttribute);
-    bind();
+    si_bind();
     lock();
-    registered_function *f = registered_as(func);
-    int                  code = sticky(me.current);
+    registered_function *f = si_registered_as(func);
+    int                  code = sticky(si_me.current);
     if (!code && !f) code = cudaErrorInvalidDeviceFunction;
     if (!code && (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 ||
                   ptx_static_shared(f->code) + (size_t)value > MAX_SHARED_OPTIN)) code = cudaErrorInvalidValue;
@@ -2010,13 +1941,13 @@ DRIVER(X)
 DRIVER_STREAM(X)
 #undef X
 
-static CUresult driver_context(void) { return me.bound ? (CUresult)sticky(me.current) : CUDA_ERROR_INVALID_CONTEXT; }
+static CUresult driver_context(void) { return si_me.bound ? (CUresult)sticky(si_me.current) : CUDA_ERROR_INVALID_CONTEXT; }
 
 static CUresult d_cuCtxGetCurrent(CUcontext *out) {
     ENTER_DRIVER(cuCtxGetCurrent);
     if (!out) return CUDA_ERROR_INVALID_VALUE;
     lock();
-    *out = me.bound ? devices[me.current].context : NULL;
+    *out = si_me.bound ? si_devices[si_me.current].context : NULL;
     unlock();
     return CUDA_SUCCESS;
 }
@@ -2026,17 +1957,17 @@ static CUresult d_cuCtxPushCurrent(CUcontext handle) {
     char text[16] = "";
     int  index = -1;
     lock();
-    if (handle) index = ((device *)object_of("cuCtxPushCurrent", H_CONTEXT, handle))->index;
+    if (handle) index = ((device *)si_object_of("cuCtxPushCurrent", H_CONTEXT, handle))->index;
     unlock();
     snprintf(text, sizeof text, "%d", index);
-    int code = enter_with(F_cuCtxPushCurrent, text);
+    int code = si_enter_with(F_cuCtxPushCurrent, text);
     if (code) return (CUresult)code;
     if (!handle) return CUDA_ERROR_INVALID_VALUE;
-    if (me.depth == MAX_CONTEXTS) fail_test("cuCtxPushCurrent: more contexts than any program needs: one was not popped");
-    me.under[me.depth].current = me.current;
-    me.under[me.depth++].bound = me.bound;
-    me.current = index;
-    me.bound = 1;
+    if (si_me.depth == MAX_CONTEXTS) si_fail_test("cuCtxPushCurrent: more contexts than any program needs: one was not popped");
+    si_me.under[si_me.depth].current = si_me.current;
+    si_me.under[si_me.depth++].bound = si_me.bound;
+    si_me.current = index;
+    si_me.bound = 1;
     remember_thread();
     return CUDA_SUCCESS;
 }
@@ -2044,11 +1975,11 @@ static CUresult d_cuCtxPushCurrent(CUcontext handle) {
 static CUresult d_cuCtxPopCurrent(CUcontext *out) {
     int code = enter(F_cuCtxPopCurrent);
     if (refused(code)) return (CUresult)code;
-    if (!me.depth) return CUDA_ERROR_INVALID_CONTEXT;
-    if (out) *out = devices[me.current].context;
-    me.depth--;
-    me.current = me.under[me.depth].current;
-    me.bound = me.under[me.depth].bound;
+    if (!si_me.depth) return CUDA_ERROR_INVALID_CONTEXT;
+    if (out) *out = si_devices[si_me.current].context;
+    si_me.depth--;
+    si_me.current = si_me.under[si_me.depth].current;
+    si_me.bound = si_me.under[si_me.depth].bound;
     return (CUresult)code; /* it pops in any case, like what frees */
 }
 
@@ -2059,7 +1990,7 @@ static CUresult d_cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice index) {
     if (!is_device(index)) return CUDA_ERROR_INVALID_DEVICE;
     lock();
     make_primary(index);
-    *out = devices[index].context;
+    *out = si_devices[index].context;
     unlock();
     return CUDA_SUCCESS;
 }
@@ -2067,9 +1998,9 @@ static CUresult d_cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice index) {
 static CUresult d_cuCtxSetCurrent(CUcontext handle) {
     ENTER_DRIVER(cuCtxSetCurrent);
     lock();
-    if (handle) me.current = ((device *)object_of("cuCtxSetCurrent", H_CONTEXT, handle))->index;
+    if (handle) si_me.current = ((device *)si_object_of("cuCtxSetCurrent", H_CONTEXT, handle))->index;
     unlock();
-    me.bound = handle != NULL;
+    si_me.bound = handle != NULL;
     return CUDA_SUCCESS;
 }
 
@@ -2108,14 +2039,16 @@ static CUresult load(CUmodule *out, const void *image, char *error, size_t size)
     CUresult code = driver_context();
     if (code) return code;
     if (!out || !image) return CUDA_ERROR_INVALID_VALUE;
+    code = (CUresult)unsafe();
+    if (code) return code;
     const char *text = text_of_image(image);
     if (!text) return CUDA_ERROR_NO_BINARY_FOR_GPU;
     ptx_module *loaded = ptx_load(text, error, size);
     if (!loaded) return CUDA_ERROR_INVALID_PTX;
-    module *m = allocate(sizeof *m);
-    m->device = me.current, m->code = loaded;
+    module *m = si_allocate(sizeof *m);
+    m->device = si_me.current, m->code = loaded;
     lock();
-    *out = new_handle(H_MODULE, m);
+    *out = si_new_handle(H_MODULE, m);
     live_modules++;
     unlock();
     return CUDA_SUCCESS;
@@ -2150,7 +2083,7 @@ static CUresult d_cuModuleGetFunction(CUfunction *out, CUmodule handle, const ch
     if (code) return code;
     if (!out || !name) return CUDA_ERROR_INVALID_VALUE;
     lock();
-    module             *m = object_of("cuModuleGetFunction", H_MODULE, handle);
+    module             *m = si_object_of("cuModuleGetFunction", H_MODULE, handle);
     const ptx_function *f = NULL;
     *out = NULL;
     code = (CUresult)sticky(m->device);
@@ -2158,10 +2091,10 @@ static CUresult d_cuModuleGetFunction(CUfunction *out, CUmodule handle, const ch
         if (!strcmp(m->functions[i]->name, name)) *out = m->functions[i]->handle;
     if (!code && !*out && !(f = ptx_find(m->code, name))) code = CUDA_ERROR_NOT_FOUND;
     if (!code && !*out) {
-        function *made = allocate(sizeof *made);
-        made->module = m, made->code = f, made->name = memcpy(allocate(strlen(name) + 1), name, strlen(name));
-        *out = made->handle = new_handle(H_FUNCTION, made);
-        m->functions = grown(m->functions, m->count, &m->capacity, sizeof *m->functions);
+        function *made = si_allocate(sizeof *made);
+        made->module = m, made->code = f, made->name = memcpy(si_allocate(strlen(name) + 1), name, strlen(name));
+        *out = made->handle = si_new_handle(H_FUNCTION, made);
+        m->functions = si_grown(m->functions, m->count, &m->capacity, sizeof *m->functions);
         m->functions[m->count++] = made;
     }
     unlock();
@@ -2172,7 +2105,7 @@ static CUresult d_cuFuncGetAttribute(int *out, CUfunction_attribute attribute, C
     ENTER_DRIVER(cuFuncGetAttribute);
     if (!out) return CUDA_ERROR_INVALID_VALUE;
     lock();
-    function *f = object_of("cuFuncGetAttribute", H_FUNCTION, handle);
+    function *f = si_object_of("cuFuncGetAttribute", H_FUNCTION, handle);
     CUresult code = (CUresult)sticky(f->module->device);
     if (!code && attribute != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) code = CUDA_ERROR_INVALID_VALUE;
     if (!code) *out = (int)(f->most_shared ? f->most_shared : MAX_SHARED - ptx_static_shared(f->code));
@@ -2185,7 +2118,7 @@ static CUresult d_cuFuncSetAttribute(CUfunction handle, CUfunction_attribute att
     CUresult code = driver_context();
     if (code) return code;
     lock();
-    function *f = object_of("cuFuncSetAttribute", H_FUNCTION, handle);
+    function *f = si_object_of("cuFuncSetAttribute", H_FUNCTION, handle);
     code = (CUresult)sticky(f->module->device);
     if (!code && (attribute != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES || value < 0 ||
                   ptx_static_shared(f->code) + (size_t)value > MAX_SHARED_OPTIN)) code = CUDA_ERROR_INVALID_VALUE;
@@ -2198,24 +2131,26 @@ static CUresult d_cuFuncSetAttribute(CUfunction handle, CUfunction_attribute att
 static CUresult d_cuModuleUnload(CUmodule handle) {
     int code = enter(F_cuModuleUnload);
     if (refused(code)) return (CUresult)code;
-    if (!me.bound) return code ? (CUresult)code : CUDA_ERROR_INVALID_CONTEXT;
+    if (!si_me.bound) return code ? (CUresult)code : CUDA_ERROR_INVALID_CONTEXT;
+    int not_now = unsafe();
+    if (not_now) return (CUresult)not_now;
     lock();
-    module *m = object_of("cuModuleUnload", H_MODULE, handle);
-    if (!code && m->device != me.current) {
+    module *m = si_object_of("cuModuleUnload", H_MODULE, handle);
+    if (!code && m->device != si_me.current) {
         unlock();
         return CUDA_ERROR_INVALID_CONTEXT;
     }
     if (!code) code = sticky(m->device);
-    if (m->uses && !sticky(m->device)) fail_test("cuModuleUnload: kernels of the module are pending");
-    drop_handle("cuModuleUnload", H_MODULE, handle);
+    if (m->uses && !sticky(m->device)) si_fail_test("cuModuleUnload: kernels of the module are pending");
+    si_drop_handle("cuModuleUnload", H_MODULE, handle);
     for (size_t i = 0; i < m->count; i++) {
-        drop_handle("cuModuleUnload", H_FUNCTION, m->functions[i]->handle);
+        si_drop_handle("cuModuleUnload", H_FUNCTION, m->functions[i]->handle);
         free(m->functions[i]->name);
         free(m->functions[i]);
     }
     live_modules--;
     m->unloaded = 1;
-    free_module_if_over(m);
+    si_free_module_if_over(m);
     unlock();
     return (CUresult)code;
 }
@@ -2226,32 +2161,51 @@ static CUresult d_cuLaunchKernel(CUfunction handle, unsigned gx, unsigned gy, un
     ENTER_DRIVER(cuLaunchKernel);
     if (params && extra) return CUDA_ERROR_INVALID_VALUE;
     if (extra) return CUDA_ERROR_NOT_SUPPORTED;
-    if (atomic_load_explicit(&null_mode, memory_order_relaxed)) return CUDA_SUCCESS;
+    if (si_null()) return CUDA_SUCCESS;
     CUresult code = driver_context();
     if (code) return code;
     lock();
-    function *f = object_of("cuLaunchKernel", H_FUNCTION, handle);
-    stream   *s = stream_of("cuLaunchKernel", stream_handle);
+    function *f = si_object_of("cuLaunchKernel", H_FUNCTION, handle);
+    stream   *s = si_stream_of("cuLaunchKernel", stream_handle);
     code = (CUresult)sticky(s->device);
-    if (!code && (s->device != me.current || f->module->device != me.current)) code = CUDA_ERROR_INVALID_HANDLE;
-    if (!code && check_launch(f->code, grid, block, shared, f->most_shared)) code = CUDA_ERROR_INVALID_VALUE;
-    if (!code) code = (CUresult)launch(f->module, f->code, s, grid, block, shared, params);
+    if (!code) code = (CUresult)si_capture_enqueue(s);
+    if (!code && (s->device != si_me.current || f->module->device != si_me.current)) code = CUDA_ERROR_INVALID_HANDLE;
+    if (!code && si_check_launch(f->code, grid, block, shared, f->most_shared)) code = CUDA_ERROR_INVALID_VALUE;
+    if (!code) {
+        kernel k = {f->module, f->code, {gx, gy, gz}, {bx, by, bz}, shared, params};
+        code = (CUresult)launch(&k, handle, 0, s);
+    }
     unlock();
     return code;
 }
 
 static CUresult d_cuStreamQuery(CUstream handle) {
     ENTER_DRIVER(cuStreamQuery);
-    if (!me.bound) return CUDA_ERROR_INVALID_CONTEXT;
+    if (!si_me.bound) return CUDA_ERROR_INVALID_CONTEXT;
     lock();
-    int code = stream_result(stream_of("cuStreamQuery", handle), 0);
+    int code = stream_result(si_stream_of("cuStreamQuery", handle), 0);
     unlock();
     return (CUresult)code;
 }
 
+static CUresult d_cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus *status) {
+    enum cudaStreamCaptureStatus found = cudaStreamCaptureStatusNone;
+    ENTER_DRIVER(cuStreamIsCapturing);
+    if (!si_me.bound) return CUDA_ERROR_INVALID_CONTEXT;
+    if (!status) return CUDA_ERROR_INVALID_VALUE;
+    lock();
+    int code = si_capture_status(si_stream_of("cuStreamIsCapturing", handle), &found);
+    unlock();
+    *status = (CUstreamCaptureStatus)found;
+    return (CUresult)code;
+}
+static CUresult t_cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus *status) {
+    return d_cuStreamIsCapturing(handle ? handle : CU_STREAM_PER_THREAD, status);
+}
+
 static CUresult d_cuEventQuery(CUevent handle) {
     ENTER_DRIVER(cuEventQuery);
-    if (!me.bound) return CUDA_ERROR_INVALID_CONTEXT;
+    if (!si_me.bound) return CUDA_ERROR_INVALID_CONTEXT;
     return (CUresult)event_result("cuEventQuery", handle, 0);
 }
 
@@ -2275,7 +2229,7 @@ static CUresult d_cuMemGetAddressRange(CUdeviceptr *base, size_t *size, CUdevice
     static CUresult d_##name(CUdeviceptr dst, type value, size_t count, CUstream handle) {                                    \
         ENTER_DRIVER(name);                                                                                                   \
         CUresult code = driver_context();                                                                                     \
-        if (!code) code = (CUresult)put_fill(#name, (void *)(uintptr_t)dst, 0, value, element, count, 1, handle);             \
+        if (!code) code = (CUresult)put_fill(#name, (void *)(uintptr_t)dst, 0, value, element, count, 1, handle, 0);          \
         return code;                                                                                                          \
     }                                                                                                                         \
     static CUresult t_##name(CUdeviceptr dst, type value, size_t count, CUstream handle) {                                    \
@@ -2286,7 +2240,7 @@ static CUresult d_cuMemGetAddressRange(CUdeviceptr *base, size_t *size, CUdevice
         ENTER_DRIVER(name);                                                                                                   \
         CUresult code = driver_context();                                                                                     \
         if (!code)                                                                                                            \
-            code = (CUresult)put_fill(#name, (void *)(uintptr_t)dst, pitch, value, element, width, height, handle);           \
+            code = (CUresult)put_fill(#name, (void *)(uintptr_t)dst, pitch, value, element, width, height, handle, 0);        \
         return code;                                                                                                          \
     }                                                                                                                         \
     static CUresult t_##name(CUdeviceptr dst, size_t pitch, type value, size_t width, size_t height, CUstream handle) {       \
@@ -2316,22 +2270,25 @@ static const entry entries[] = {
 #define X(name, since) {#name, since, (any_function)d_##name, (any_function)t_##name},
     DRIVER_STREAM(X)
 #undef X
+#define X(form, name, since) {#name, since, (any_function)si_##form, (any_function)si_##form},
+    DRIVER_FORMS(X)
+#undef X
 };
 
 cudaError_t si_entry_point(const char *symbol, void **out, unsigned version, unsigned long long flags,
                            enum cudaDriverEntryPointQueryResult *status, int per_thread) {
     int code = enter(version ? F_cudaGetDriverEntryPointByVersion : F_cudaGetDriverEntryPoint);
     if (code) return result(code);
-    if (!symbol || !out || flags > cudaEnablePerThreadDefaultStream || (version && version > (unsigned)config.driver_version))
+    if (!symbol || !out || flags > cudaEnablePerThreadDefaultStream || (version && version > (unsigned)si_config.driver_version))
         return result(cudaErrorInvalidValue);
     enum cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
     any_function                         f = NULL;
     if (flags != cudaEnableDefault) per_thread = flags == cudaEnablePerThreadDefaultStream;
-    for (size_t i = 0; i < sizeof entries / sizeof *entries; i++)
+    for (size_t i = 0; i < sizeof entries / sizeof *entries; i++) /* of several forms the last that is known */
         if (!strcmp(entries[i].name, symbol)) {
             int known = entries[i].since <= (version ? version : CUDART_VERSION);
             if (known) f = per_thread ? entries[i].per_thread : entries[i].legacy;
-            found = known ? cudaDriverEntryPointSuccess : cudaDriverEntryPointVersionNotSufficent;
+            found = f ? cudaDriverEntryPointSuccess : cudaDriverEntryPointVersionNotSufficent;
         }
     memcpy(out, &f, sizeof *out);
     if (status) *status = found;
@@ -2343,19 +2300,19 @@ cudaError_t si_entry_point(const char *symbol, void **out, unsigned version, uns
 unsigned long standin_calls(const char *name) {
     for (size_t i = 0; i < FUNCTIONS; i++)
         if (!strcmp(function_names[i], name)) return atomic_load_explicit(&calls[i], memory_order_relaxed);
-    fail_test("standin_calls: there is no %s", name);
+    si_fail_test("standin_calls: there is no %s", name);
 }
 
 void standin_log_begin(void) {
     pthread_once(&once, start);
     remember_thread();
-    me.log_on = 1, me.log_length = 0;
-    if (me.log) *me.log = 0;
+    si_me.log_on = 1, si_me.log_length = 0;
+    if (si_me.log) *si_me.log = 0;
 }
 
 const char *standin_log_take(void) {
-    me.log_on = 0;
-    return me.log ? me.log : "";
+    si_me.log_on = 0;
+    return si_me.log ? si_me.log : "";
 }
 
 void standin_fail(unsigned long nth, int code) {
@@ -2366,14 +2323,17 @@ void standin_fail(unsigned long nth, int code) {
 int standin_failed(void) { return atomic_load(&fail_came); }
 
 size_t standin_live(char *report, size_t size) {
-    static const char *const kinds[] = {"stream", "event", "device allocation", "host allocation", "registration", "module"};
-    size_t                   counts[6] = {0}, total = 0, at = 0;
+    enum { KINDS = 10 };
+    static const char *const kinds[KINDS] = {"stream", "event", "device allocation", "host allocation", "registration", "module",
+                                             "open capture", "graph", "executable", "user object"};
+    size_t                   counts[KINDS] = {0}, total = 0, at = 0;
     lock();
-    counts[0] = live_streams, counts[1] = live_events, counts[5] = live_modules;
+    counts[0] = live_streams, counts[1] = live_events, counts[5] = live_modules, counts[6] = si_capture_count();
     for (size_t i = 0; i < range_count; i++) counts[2 + ranges[i]->kind]++;
+    si_graph_counts(&counts[7], &counts[8], &counts[9]);
     unlock();
     if (report && size) *report = 0;
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < KINDS; i++) {
         total += counts[i];
         if (counts[i] && report && at < size)
             at += (size_t)snprintf(report + at, size - at, "%s%zu %s%s", at ? ", " : "", counts[i], kinds[i],
@@ -2385,7 +2345,7 @@ size_t standin_live(char *report, size_t size) {
 unsigned standin_contexts(void) {
     unsigned bits = 0;
     lock();
-    for (int i = 0; i < MAX_DEVICES; i++) bits |= (unsigned)devices[i].primary << i;
+    for (int i = 0; i < MAX_DEVICES; i++) bits |= (unsigned)si_devices[i].primary << i;
     unlock();
     return bits;
 }
@@ -2399,36 +2359,36 @@ void standin_hold(int on) {
     pthread_once(&once, start);
     lock();
     held = on != 0;
-    for (int i = 0; i < config.devices; i++) {
-        pthread_cond_broadcast(&devices[i].more_work);
-        call_workers(&devices[i]);
+    for (int i = 0; i < si_config.devices; i++) {
+        pthread_cond_broadcast(&si_devices[i].more_work);
+        call_workers(&si_devices[i]);
     }
     unlock();
 }
 
 void standin_register_image(const void *image, const char *ptx_text) {
     lock();
-    images = grown(images, image_count, &image_capacity, sizeof *images);
+    images = si_grown(images, image_count, &image_capacity, sizeof *images);
     images[image_count++] = (registered_image){image, ptx_text};
     unlock();
 }
 
 void standin_register_function(const void *host_function, const char *ptx_text, const char *name) {
     char                error[256] = "";
-    module             *m = allocate(sizeof *m);
+    module             *m = si_allocate(sizeof *m);
     registered_function new = {host_function, m, NULL, 0};
     m->code = ptx_load(ptx_text, error, sizeof error);
-    if (!m->code) fail_test("standin_register_function: %s", error);
+    if (!m->code) si_fail_test("standin_register_function: %s", error);
     new.code = ptx_find(m->code, name);
-    if (!new.code) fail_test("standin_register_function: no entry %s", name);
+    if (!new.code) si_fail_test("standin_register_function: no entry %s", name);
     lock();
-    registered_function *old = registered_as(host_function);
+    registered_function *old = si_registered_as(host_function);
     if (old) {
         old->module->unloaded = 1;
-        free_module_if_over(old->module);
+        si_free_module_if_over(old->module);
         *old = new;
     } else {
-        registered = grown(registered, registered_count, &registered_capacity, sizeof *registered);
+        registered = si_grown(registered, registered_count, &registered_capacity, sizeof *registered);
         registered[registered_count++] = new;
     }
     unlock();
@@ -2443,7 +2403,8 @@ void standin_kernel_error(char *text, size_t size) {
 size_t standin_threads(void) {
     size_t n = 0;
     lock();
-    for (int i = 0; i < MAX_DEVICES; i++) n += devices[i].workers + (size_t)devices[i].caller;
+    for (int i = 0; i < MAX_DEVICES; i++) n += si_devices[i].workers + (size_t)si_devices[i].caller;
+    n += si_graph_threads();
     unlock();
     return n;
 }

@@ -3,7 +3,13 @@
    The stand-in is a test double of libcudart that carries out CUDA's rules on threads, on a machine without a GPU.  It is
    written from CUDA's headers and documentation.  It refuses what CUDA refuses and blocks where CUDA blocks; where CUDA leaves
    something open, it takes the least convenient behaviour that is allowed.  What is undefined in CUDA (a handle that was never
-   given out or is destroyed, memory freed under pending work) fails the test: one line on stderr, then abort().
+   given out or is destroyed, memory freed under pending work, a graph launched whose memory, events or modules are gone) fails
+   the test: one line on stderr, then abort().
+
+   Streams capture, graphs are built, changed and launched as documented.  What CUDA leaves open there: an error that a call in
+   a capturing stream meets invalidates the capture, unless it is about the call's own arguments; an event that was last
+   recorded in a capture cannot be used when that is over; an update of an executable pairs nodes in the order in which they
+   were added, lets a fill grow no further than it was when instantiated, and moves no user objects.
 
    Read once, at the first call into it:
      STANDIN_DEVICES         number of devices, 1 to 16 (4)
@@ -37,14 +43,16 @@ const char *standin_log_take(void);
 void standin_fail(unsigned long nth, int code);
 int  standin_failed(void); /* whether that call has come */
 
-/* Created streams, events, allocations of device and host memory, registrations and modules that are alive: their number, and
-   the kinds as one line ("2 streams, 1 event").  report may be NULL. */
+/* Created streams, events, allocations of device and host memory, registrations, modules, open captures, graphs (without those
+   of nodes), executables and user objects that are alive: their number, and the kinds as one line ("2 graphs, 1 executable").
+   report may be NULL. */
 size_t standin_live(char *report, size_t size);
 
 /* Bit i: device i has its primary context. */
 unsigned standin_contexts(void);
 
-/* On: copies, fills, launches, records and waits return success after their cheapest checks and do nothing. */
+/* On: copies, fills, launches (of graphs too), records and waits return success after their cheapest checks and do nothing;
+   but while anything is captured they are as ever. */
 void standin_null(int on);
 
 /* On: no device starts another operation or host function; what runs goes on.  Off again: they start. */
@@ -58,7 +66,7 @@ void standin_register_function(const void *function, const char *ptx_text, const
 /* Why the last kernel that failed did so, in the interpreter's words; "" if none has. */
 void standin_kernel_error(char *text, size_t size);
 
-/* Threads that run work of the devices at this moment; they end when idle for a second. */
+/* Threads that run work of the devices or destructors of user objects at this moment; they end when idle for a second. */
 size_t standin_threads(void);
 
 #endif
