@@ -39,7 +39,7 @@
        DEVSTREAM_PER_THREAD_DEFAULT_STREAM.
 
    Contents: results; initialisation; devices; streams; the current stream; events; memory; copies and fills;
-   host functions; kernels; call sites; implementation (os, handles, driver table, core, CUDA).
+   host functions; kernels; graphs; capture; call sites; implementation (os, handles, driver table, graphs, capture, CUDA, core).
 
    Rules that hold everywhere:
    - Any thread may call any function at any time, except ds_init and ds_shutdown, which need the others to be quiet.
@@ -49,7 +49,7 @@
    - A call blocks only where its comment says so.
    - Handles are small structs, passed by value; a destroyed or invented one is DS_ERR_INVALID_HANDLE, never a crash.
 
-   Known gaps: Linux on x86-64 and aarch64 only. Capture, the caching allocator and collectives are not here yet. CPU
+   Known gaps: Linux on x86-64 and aarch64 only. The caching allocator and collectives are not here yet. CPU
    devices share one address space, so a wrong pointer between "devices" is not caught. The CUDA driver has been run
    against a stand-in for cudart that keeps CUDA's documented rules; see docs/gpu for what was run on a GPU.
 
@@ -110,7 +110,17 @@ extern "C" {
     X(DS_ERR_FORKED, -15, "devstream was in use before fork; the child must not use it") \
     X(DS_ERR_CROSS_DRIVER, -16, "objects of different drivers cannot be used together") \
     X(DS_ERR_DRIVER, -17, "a call of the vendor's library failed; the text has its code") \
-    X(DS_ERR_SYSTEM, -18, "the operating system refused something; the text has the reason")
+    X(DS_ERR_SYSTEM, -18, "the operating system refused something; the text has the reason") \
+    X(DS_ERR_CAPTURE_UNSUPPORTED, -19, "not allowed while a stream captures; the text names the capture and the rule") \
+    X(DS_ERR_CAPTURE_INVALIDATED, -20, "the capture was invalidated by an earlier call, which the text names; end it and begin again") \
+    X(DS_ERR_CAPTURE_MERGE, -21, "the call would have merged two captures") \
+    X(DS_ERR_CAPTURE_UNMATCHED, -22, "the capture was not begun on this stream; end it where it was begun") \
+    X(DS_ERR_CAPTURE_UNJOINED, -23, "a stream that was forked into the capture was not joined before its end") \
+    X(DS_ERR_CAPTURE_ISOLATION, -24, "captured work would depend on work outside of the capture") \
+    X(DS_ERR_CAPTURE_IMPLICIT, -25, "the legacy stream cannot be used while a blocking stream of its device captures") \
+    X(DS_ERR_CAPTURED_EVENT, -26, "the event was recorded in a capture, where nothing runs") \
+    X(DS_ERR_CAPTURE_WRONG_THREAD, -27, "only the thread that began the capture may end it") \
+    X(DS_ERR_GRAPH_UPDATE, -28, "the executable cannot take over the changed graph; it is as before")
 
 /** What every fallible call returns: 0 is success, positive is not an error, negative is one. */
 typedef enum ds_result {
@@ -119,6 +129,12 @@ typedef enum ds_result {
 #undef DS_RESULT_ENUM_
     DS_RESULT_FORCE_INT_ = 0x7fffffff
 } ds_result;
+
+/** Where a verb was called; each verb takes and clears it. */
+typedef struct ds_site {
+    const char *file; /**< NULL: not known */
+    int line;         /**< from 1 */
+} ds_site;
 
 /** Name of a result ("DS_ERR_INVALID_VALUE"); never NULL. Callable anywhere. */
 DSDEF const char *ds_result_name(ds_result result);
@@ -448,6 +464,12 @@ DSDEF DS_MUST_USE ds_result ds_stream_record_new(ds_stream stream, unsigned flag
 DSDEF DS_MUST_USE ds_result ds_stream_wait_event(ds_stream stream, ds_event event);
 /** Later work on the stream starts after all work put on `other` before this call. Needs no event. */
 DSDEF DS_MUST_USE ds_result ds_stream_wait_stream(ds_stream stream, ds_stream other);
+/** As ds_event_record, but on a capturing stream it becomes a node of the graph, and each launch records the event (as of the
+    launch: who waits for it after that call waits for this launch's record). */
+DSDEF DS_MUST_USE ds_result ds_event_record_external(ds_event event, ds_stream stream);
+/** As ds_stream_wait_event, but on a capturing stream it becomes a node of the graph: each launch waits for the event's record as
+    of the launch. */
+DSDEF DS_MUST_USE ds_result ds_stream_wait_event_external(ds_stream stream, ds_event event);
 /** DS_OK when the record is reached (or there is none), DS_NOT_READY, or DS_ERR_FAILED. Never blocks. */
 DSDEF DS_MUST_USE ds_result ds_event_query(ds_event event);
 /** Blocks until the record as of the call is reached; see ds_stream_synchronize. */
@@ -513,6 +535,9 @@ DSDEF DS_MUST_USE ds_result ds_pointer_query(const void *ptr, ds_pointer_info *o
     stream may be done before the call returns. Memory that cudart or other libraries allocated is taken as what it is.
     A range that leaves an allocation of ds_alloc or ds_host_alloc is DS_ERR_INVALID_VALUE. size 0 does nothing. */
 DSDEF DS_MUST_USE ds_result ds_copy(void *dst, const void *src, size_t size, ds_stream stream);
+enum { DS_COPY_HOST_STABLE = 1 /**< pageable memory stays valid, at its place, as long as a graph that has captured the copy */ };
+/** As ds_copy, with flags (DS_COPY_HOST_STABLE or 0). */
+DSDEF DS_MUST_USE ds_result ds_copy_with(void *dst, const void *src, size_t size, unsigned flags, ds_stream stream);
 /** Copies height rows of width bytes; pitches are the distances of rows in bytes and at least width. Else as ds_copy. */
 DSDEF DS_MUST_USE ds_result ds_copy_2d(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width,
                                        size_t height, ds_stream stream);
@@ -630,13 +655,273 @@ DSDEF DS_MUST_USE ds_result ds_launch(ds_kernel kernel, size_t items, const void
 DSDEF DS_MUST_USE ds_result ds_launch_grid(ds_kernel kernel, const ds_grid *grid, const void *args, size_t args_size,
                                            ds_stream stream);
 
-/* ---- call sites ---------------------------------------------------------------------------------------------- */
+/* ---- graphs -------------------------------------------------------------------------------------------------- */
 
-/** Where a verb was called; each verb takes and clears it. */
-typedef struct ds_site {
-    const char *file; /**< NULL: not known */
-    int line;         /**< from 1 */
-} ds_site;
+/* A graph is work with its dependencies, an executable is a copy of it that can be launched again and again. A launch is one
+   operation of its stream: it starts after all that was put on the stream before it and after every earlier launch of the same
+   executable, and later work on the stream starts when all its nodes are done. Every node runs once per launch, after those
+   it depends on; nodes that do not depend on each other run side by side. Calls about one graph or one executable wait for
+   each other; different ones may be used by different threads at once. */
+
+/** A graph. Zeroed: none. */
+typedef struct ds_graph {
+    uint64_t id; /**< index and generation; 0: none */
+} ds_graph;
+/** A node of one graph. Zeroed: none. */
+typedef struct ds_graph_node {
+    uint64_t id; /**< number of the graph and index of the node; 0: none */
+} ds_graph_node;
+/** An executable graph. Zeroed: none. */
+typedef struct ds_graph_exec {
+    uint64_t id; /**< index and generation; 0: none */
+} ds_graph_exec;
+
+/** Kinds of nodes. */
+typedef enum ds_node_kind {
+    DS_NODE_EMPTY = 0,        /**< does nothing; for dependencies of many on many */
+    DS_NODE_KERNEL = 1,       /**< a launch */
+    DS_NODE_COPY = 2,         /**< a copy */
+    DS_NODE_FILL = 3,         /**< a fill */
+    DS_NODE_HOST = 4,         /**< a host function */
+    DS_NODE_EVENT_RECORD = 5, /**< records an event at each launch */
+    DS_NODE_EVENT_WAIT = 6,   /**< waits for an event's record as of the launch */
+    DS_NODE_CHILD = 7,        /**< a graph within the graph */
+    DS_NODE_NATIVE = 8        /**< captured on CUDA from calls of others (cuBLAS, kernels of nvcc, ...): devstream does not know what */
+} ds_node_kind;
+
+/** A launch as a node; see ds_launch and ds_launch_grid. */
+typedef struct ds_kernel_node {
+    ds_kernel kernel;    /**< the graph keeps it alive */
+    size_t items;        /**< items, at least 1; with a grid: ignored */
+    const ds_grid *grid; /**< an explicit grid, copied; NULL: over items */
+    const void *args;    /**< argument struct, copied */
+    size_t args_size;    /**< its size */
+} ds_kernel_node;
+/** A copy as a node; see ds_copy_2d. Pageable memory must stay valid and at its place as long as the graph. */
+typedef struct ds_copy_node {
+    void *dst;        /**< destination */
+    const void *src;  /**< source */
+    size_t width;     /**< bytes of a row */
+    size_t height;    /**< rows; 0 counts as 1 */
+    size_t dst_pitch; /**< distance of rows in bytes; unused for one row */
+    size_t src_pitch; /**< the same of the source */
+} ds_copy_node;
+/** A fill as a node; see ds_fill_2d. */
+typedef struct ds_fill_node {
+    void *ptr;         /**< destination */
+    uint32_t value;    /**< its low bytes are written */
+    size_t value_size; /**< 1, 2 or 4 bytes */
+    size_t width;      /**< elements of a row */
+    size_t height;     /**< rows; 0 counts as 1 */
+    size_t pitch;      /**< distance of rows in bytes; unused for one row */
+} ds_fill_node;
+/** A host function as a node; see ds_launch_host_func. */
+typedef struct ds_host_node {
+    ds_host_fn fn;      /**< runs at every launch */
+    void *user;         /**< its argument */
+    ds_host_fn dtor_fn; /**< runs once with user when the last graph, executable or launch that has the node is gone; may be NULL */
+} ds_host_node;
+
+/** What a node does. */
+typedef struct ds_node_desc {
+    ds_node_kind kind; /**< which member of u holds */
+    const char *label; /**< for messages and pictures; copied; may be NULL */
+    ds_device device;  /**< of a kernel or an event's record; zeroed: the graph's. Others go by their memory */
+    int priority;      /**< counts with DS_GRAPH_USE_NODE_PRIORITY; captured nodes have their stream's */
+    union {
+        ds_kernel_node kernel; /**< DS_NODE_KERNEL */
+        ds_copy_node copy;     /**< DS_NODE_COPY */
+        ds_fill_node fill;     /**< DS_NODE_FILL */
+        ds_host_node host;     /**< DS_NODE_HOST */
+        ds_event event;        /**< DS_NODE_EVENT_RECORD, DS_NODE_EVENT_WAIT; the graph keeps it alive */
+        ds_graph child;        /**< DS_NODE_CHILD; copied as it is now */
+    } u;               /**< by kind */
+} ds_node_desc;
+
+/** What ds_graph_create takes; zero means default. */
+typedef struct ds_graph_desc {
+    ds_device device;  /**< where its kernels run unless a node says otherwise, and which driver; zeroed: the current device */
+    const char *label; /**< for messages; copied; may be NULL */
+} ds_graph_desc;
+
+/** Creates an empty graph. desc may be NULL. */
+DSDEF DS_MUST_USE ds_result ds_graph_create(const ds_graph_desc *desc, ds_graph *out);
+/** The handle becomes invalid at once. Executables and launches made from the graph live on. DS_ERR_ILLEGAL_STATE while a
+    capture makes it. */
+DSDEF DS_MUST_USE ds_result ds_graph_destroy(ds_graph graph);
+/** Makes a copy with the same nodes in the same order, which shares what the graph keeps (user objects, payloads). */
+DSDEF DS_MUST_USE ds_result ds_graph_clone(ds_graph graph, ds_graph *out);
+/** The node of a clone that a node of its original became. */
+DSDEF DS_MUST_USE ds_result ds_graph_find_in_clone(ds_graph clone, ds_graph_node node, ds_graph_node *out);
+/** Adds a node that starts after `dependencies` (count of them). On failure nothing is added, and a host node's dtor_fn has
+    run. */
+DSDEF DS_MUST_USE ds_result ds_graph_add(ds_graph graph, const ds_node_desc *desc, const ds_graph_node *dependencies, size_t count,
+                                         ds_graph_node *out);
+/** Adds dependencies: to[i] starts after from[i]. All or none. DS_ERR_INVALID_VALUE for one that is there already or would close
+    a circle. */
+DSDEF DS_MUST_USE ds_result ds_graph_add_edges(ds_graph graph, const ds_graph_node *from, const ds_graph_node *to, size_t count);
+/** Writes the nodes, in the order in which they were added, at most room of them; *out_count is how many there are. */
+DSDEF DS_MUST_USE ds_result ds_graph_get_nodes(ds_graph graph, ds_graph_node *out, size_t room, size_t *out_count);
+/** Writes the dependencies as pairs, at most room of them; *out_count is how many there are. */
+DSDEF DS_MUST_USE ds_result ds_graph_get_edges(ds_graph graph, ds_graph_node *out_from, ds_graph_node *out_to, size_t room, size_t *out_count);
+/** What a node does and where it was made (out_site may be NULL). Pointers in *out are the graph's, until it is changed; dtor_fn
+    and the handle of a child are 0. */
+DSDEF DS_MUST_USE ds_result ds_graph_get_node(ds_graph graph, ds_graph_node node, ds_node_desc *out, ds_site *out_site);
+/** Changes what a node does, not its kind; for executables made later, and ds_graph_exec_update. */
+DSDEF DS_MUST_USE ds_result ds_graph_set_node(ds_graph graph, ds_graph_node node, const ds_node_desc *desc);
+/** Hands the graph something to keep: dtor_fn(user) runs once, when the graph and all clones, executables and launches made from it
+    since are gone; on whichever thread that happens, and no function of devstream may be called there. Also when the call fails. */
+DSDEF DS_MUST_USE ds_result ds_graph_attach(ds_graph graph, void *user, ds_host_fn dtor_fn);
+
+/** What ds_graph_dot shows; the numbers are cudaGraphDebugDotFlags'. */
+enum {
+    DS_DOT_PLAIN = 0,        /**< kinds and names */
+    DS_DOT_VERBOSE = 1,      /**< everything below */
+    DS_DOT_KERNEL = 1 << 2,  /**< items, grid and arguments of kernels */
+    DS_DOT_COPY = 1 << 3,    /**< operands of copies */
+    DS_DOT_FILL = 1 << 4,    /**< operands of fills */
+    DS_DOT_HOST = 1 << 5,    /**< functions and their argument */
+    DS_DOT_EVENT = 1 << 6,   /**< events */
+    DS_DOT_HANDLES = 1 << 10 /**< numbers of the nodes and where they were made */
+};
+/** Takes a piece of text; not 0: stop, which makes the call fail with DS_ERR_SYSTEM. */
+typedef int (*ds_write_fn)(const char *text, size_t size, void *user);
+/** Writes the graph in Graphviz' language. */
+DSDEF DS_MUST_USE ds_result ds_graph_dot(ds_graph graph, unsigned flags, ds_write_fn write_fn, void *user);
+/** The same into a file, which it replaces. */
+DSDEF DS_MUST_USE ds_result ds_graph_dot_file(ds_graph graph, unsigned flags, const char *path);
+
+/** Flags of executables; the first four have CUDA's numbers. */
+enum {
+    DS_GRAPH_AUTO_FREE_ON_LAUNCH = 1, /**< CUDA: memory that native nodes allocate and do not free is freed at the next launch */
+    DS_GRAPH_UPLOAD = 2,              /**< upload at once, on upload_stream */
+    DS_GRAPH_DEVICE_LAUNCH = 4,       /**< not offered: DS_ERR_UNSUPPORTED */
+    DS_GRAPH_USE_NODE_PRIORITY = 8,   /**< each node has its own priority instead of the launching stream's */
+    DS_GRAPH_REPLACE_POINTERS = 256   /**< ds_graph_exec_replace_pointers may be used */
+};
+/** What ds_graph_instantiate takes; zero means default. */
+typedef struct ds_graph_exec_desc {
+    unsigned flags;          /**< DS_GRAPH_* */
+    ds_stream upload_stream; /**< with DS_GRAPH_UPLOAD */
+    const char *label;       /**< for messages; copied; NULL: the graph's */
+} ds_graph_exec_desc;
+
+/** Makes an executable copy of the graph as it is now. desc may be NULL. The sentence of an error names the node. */
+DSDEF DS_MUST_USE ds_result ds_graph_instantiate(ds_graph graph, const ds_graph_exec_desc *desc, ds_graph_exec *out);
+/** Prepares the executable on the device, in stream order; runs none of it. Not needed: the first launch does it. */
+DSDEF DS_MUST_USE ds_result ds_graph_upload(ds_graph_exec exec, ds_stream stream);
+/** Puts a launch on a stream of the same driver; returns at once. Launches of one executable run one after another, also on
+    different streams. On a capturing stream it becomes a child node. DS_ERR_CROSS_DRIVER: a stream of the other driver. */
+DSDEF DS_MUST_USE ds_result ds_graph_launch(ds_graph_exec exec, ds_stream stream);
+/** The handle becomes invalid at once; launches that are pending still run. */
+DSDEF DS_MUST_USE ds_result ds_graph_exec_destroy(ds_graph_exec exec);
+
+/** Why an executable does not take over a graph; the numbers are cudaGraphExecUpdateResult's. */
+typedef enum ds_graph_update_reason {
+    DS_GRAPH_UPDATE_SUCCESS = 0,            /**< it has */
+    DS_GRAPH_UPDATE_ERROR = 1,              /**< something else, which the sentence says */
+    DS_GRAPH_UPDATE_TOPOLOGY_CHANGED = 2,   /**< other nodes or dependencies */
+    DS_GRAPH_UPDATE_NODE_TYPE_CHANGED = 3,  /**< a node of another kind */
+    DS_GRAPH_UPDATE_FUNCTION_CHANGED = 4,   /**< another kernel, where the driver cannot do that */
+    DS_GRAPH_UPDATE_PARAMETERS_CHANGED = 5, /**< a copy or fill of another kind of memory or device */
+    DS_GRAPH_UPDATE_NOT_SUPPORTED = 6,      /**< something about the node */
+    DS_GRAPH_UPDATE_UNSUPPORTED_FUNCTION_CHANGE = 7, /**< a kernel on another device */
+    DS_GRAPH_UPDATE_ATTRIBUTES_CHANGED = 8  /**< an attribute */
+} ds_graph_update_reason;
+/** What ds_graph_exec_update tells. */
+typedef struct ds_graph_update_info {
+    ds_graph_update_reason reason; /**< why not */
+    ds_graph_node node;            /**< the first node of the given graph with that reason; zeroed: none in particular */
+} ds_graph_update_info;
+
+/** Makes later launches do what `graph` does, which must have the same nodes in the same order with the same dependencies;
+    launches that are pending do what they did. DS_ERR_GRAPH_UPDATE: the executable is unchanged, *out (may be NULL) says why. Nodes are
+    still named by the graph from which the executable was made. */
+DSDEF DS_MUST_USE ds_result ds_graph_exec_update(ds_graph_exec exec, ds_graph graph, ds_graph_update_info *out);
+/** Changes what one node does in later launches; `node` is of the graph from which the executable was made. Neither the kind of the node
+    nor, of copies and fills, the kind of memory and its device may change. A child's graph must have the same nodes and dependencies. */
+DSDEF DS_MUST_USE ds_result ds_graph_exec_set_node(ds_graph_exec exec, ds_graph_node node, const ds_node_desc *desc);
+/** Switches a kernel, copy or fill node off (0) or on for later launches; one that is off is passed as if it were empty. */
+DSDEF DS_MUST_USE ds_result ds_graph_exec_enable_node(ds_graph_exec exec, ds_graph_node node, int enabled);
+/** 1 in *out when the node is on. */
+DSDEF DS_MUST_USE ds_result ds_graph_exec_node_enabled(ds_graph_exec exec, ds_graph_node node, int *out);
+/** For later launches: wherever a kernel's parameter that is a pointer, or an operand of a copy or fill, is old_pointers[i], puts
+    new_pointers[i]; all at once, also in children. *out_replaced (may be NULL) counts the places. DS_ERR_ILLEGAL_STATE without
+    DS_GRAPH_REPLACE_POINTERS. Pointers inside of arguments that are DS_PARAM_VALUE, and native nodes, are not looked at. */
+DSDEF DS_MUST_USE ds_result ds_graph_exec_replace_pointers(ds_graph_exec exec, void *const *old_pointers, void *const *new_pointers,
+                                                           size_t count, size_t *out_replaced);
+
+/* ---- capture ------------------------------------------------------------------------------------------------- */
+
+/* While a stream captures, what is put on it becomes nodes of a graph and does not run. Waiting for an event that was recorded in
+   the capture brings a stream into it (fork), on any device of the driver; before the end all such streams must be joined, by
+   waits on the stream where it began. A call that does not fit invalidates the capture: from then on everything on its streams is
+   DS_ERR_CAPTURE_INVALIDATED until ds_capture_end, whose sentence names the first such call. docs/capture.md has the table. */
+
+/** Which calls of other kinds an open capture forbids; the numbers are CUDA's. Such calls are those that may wait for the device or
+    touch the legacy stream: ds_alloc, ds_free, ds_host_alloc, ds_host_free, ds_host_register, ds_host_unregister,
+    ds_device_synchronize. */
+typedef enum ds_capture_mode {
+    DS_CAPTURE_GLOBAL = 0,       /**< in every thread whose own mode is global, as it is at first */
+    DS_CAPTURE_THREAD_LOCAL = 1, /**< in the thread that began the capture */
+    DS_CAPTURE_RELAXED = 2       /**< nowhere; and any thread may end the capture */
+} ds_capture_mode;
+
+/** Whether a stream captures. */
+typedef enum ds_capture_status {
+    DS_CAPTURE_NONE = 0,       /**< it does not */
+    DS_CAPTURE_ACTIVE = 1,     /**< it does */
+    DS_CAPTURE_INVALIDATED = 2 /**< it did, until a call that did not fit; the capture must be ended */
+} ds_capture_status;
+
+/** What ds_capture_get_info tells. */
+typedef struct ds_capture_info {
+    ds_capture_status status; /**< the rest is 0 unless it is DS_CAPTURE_ACTIVE */
+    ds_capture_mode mode;     /**< as it was begun */
+    uint64_t id;              /**< a number that no other capture of this process ever had */
+    ds_graph graph;           /**< the graph that is being made; nodes may be added to it by hand */
+    size_t dependency_count;  /**< nodes after which the stream's next one will start */
+    ds_site begun;            /**< where the capture began */
+} ds_capture_info;
+
+/** Begins a capture. The legacy stream cannot capture: DS_ERR_CAPTURE_UNSUPPORTED. A stream that captures already:
+    DS_ERR_ILLEGAL_STATE, and that capture goes on. */
+DSDEF DS_MUST_USE ds_result ds_capture_begin(ds_stream stream, ds_capture_mode mode);
+/** As ds_capture_begin, into a graph that is there; the first node will start after `dependencies`. ds_capture_end gives the same graph;
+    if the capture fails, the nodes that it added stay. On CUDA it needs 12.3. */
+DSDEF DS_MUST_USE ds_result ds_capture_begin_to_graph(ds_stream stream, ds_graph graph, const ds_graph_node *dependencies, size_t count,
+                                                      ds_capture_mode mode);
+/** Ends the capture that began on this stream and gives its graph, which is the caller's. Errors that leave the capture open:
+    DS_ERR_ILLEGAL_STATE (the stream does not capture), DS_ERR_CAPTURE_UNMATCHED (it was forked into the capture, which is invalid now),
+    DS_ERR_CAPTURE_WRONG_THREAD (unless relaxed). Errors that end it without a graph: DS_ERR_CAPTURE_INVALIDATED,
+    DS_ERR_CAPTURE_UNJOINED. */
+DSDEF DS_MUST_USE ds_result ds_capture_end(ds_stream stream, ds_graph *out);
+/** Whether the stream captures; never changes anything. On the legacy stream while a blocking stream of the device captures:
+    DS_ERR_CAPTURE_IMPLICIT. */
+DSDEF DS_MUST_USE ds_result ds_capture_query(ds_stream stream, ds_capture_status *out);
+/** The same with all that is known of the capture. */
+DSDEF DS_MUST_USE ds_result ds_capture_get_info(ds_stream stream, ds_capture_info *out);
+/** Writes the nodes after which the stream's next one will start, at most room of them; *out_count is how many there are.
+    DS_ERR_ILLEGAL_STATE when the stream does not capture. */
+DSDEF DS_MUST_USE ds_result ds_capture_get_dependencies(ds_stream stream, ds_graph_node *out, size_t room, size_t *out_count);
+
+enum {
+    DS_CAPTURE_ADD_DEPENDENCIES = 0, /**< besides those there are */
+    DS_CAPTURE_SET_DEPENDENCIES = 1  /**< instead of them; nodes that go this way need not be joined */
+};
+/** Changes after which nodes of the capture's graph the stream's next one will start. DS_ERR_ILLEGAL_STATE when the stream does not
+    capture. */
+DSDEF DS_MUST_USE ds_result ds_capture_update_dependencies(ds_stream stream, const ds_graph_node *nodes, size_t count, unsigned how);
+/** Exchanges the calling thread's mode, DS_CAPTURE_GLOBAL at first: a thread that is thread-local cares for its own captures only, a relaxed one
+    for none. Exchange again to restore it. */
+DSDEF DS_MUST_USE ds_result ds_capture_exchange_mode(ds_capture_mode *mode);
+/** Puts work on the stream; returns a negative result to give up. */
+typedef ds_result (*ds_capture_fn)(ds_stream stream, void *user);
+/** Captures what fn(stream, user) puts on the stream, thread-local: calls that would spoil the capture are refused in this thread and other
+    threads are left alone. If fn fails the capture is ended and its result returned; the stream is as before in any case. */
+DSDEF DS_MUST_USE ds_result ds_capture_function(ds_stream stream, ds_capture_fn fn, void *user, ds_graph *out);
+
+/* ---- call sites ---------------------------------------------------------------------------------------------- */
 
 /** The calling thread's site for its next call. */
 DSDATA __thread ds_site ds_call_site;
@@ -728,6 +1013,8 @@ private:
 #define ds_event_record(...) (DS_HERE_, ds_event_record(__VA_ARGS__))
 #define ds_stream_record_new(...) (DS_HERE_, ds_stream_record_new(__VA_ARGS__))
 #define ds_stream_wait_event(...) (DS_HERE_, ds_stream_wait_event(__VA_ARGS__))
+#define ds_event_record_external(...) (DS_HERE_, ds_event_record_external(__VA_ARGS__))
+#define ds_stream_wait_event_external(...) (DS_HERE_, ds_stream_wait_event_external(__VA_ARGS__))
 #define ds_stream_wait_stream(...) (DS_HERE_, ds_stream_wait_stream(__VA_ARGS__))
 #define ds_event_query(...) (DS_HERE_, ds_event_query(__VA_ARGS__))
 #define ds_event_synchronize(...) (DS_HERE_, ds_event_synchronize(__VA_ARGS__))
@@ -744,6 +1031,7 @@ private:
 #define ds_host_unregister(...) (DS_HERE_, ds_host_unregister(__VA_ARGS__))
 #define ds_pointer_query(...) (DS_HERE_, ds_pointer_query(__VA_ARGS__))
 #define ds_copy(...) (DS_HERE_, ds_copy(__VA_ARGS__))
+#define ds_copy_with(...) (DS_HERE_, ds_copy_with(__VA_ARGS__))
 #define ds_copy_2d(...) (DS_HERE_, ds_copy_2d(__VA_ARGS__))
 #define ds_copy_peer(...) (DS_HERE_, ds_copy_peer(__VA_ARGS__))
 #define ds_fill(...) (DS_HERE_, ds_fill(__VA_ARGS__))
@@ -755,6 +1043,37 @@ private:
 #define ds_kernel_destroy(...) (DS_HERE_, ds_kernel_destroy(__VA_ARGS__))
 #define ds_launch(...) (DS_HERE_, ds_launch(__VA_ARGS__))
 #define ds_launch_grid(...) (DS_HERE_, ds_launch_grid(__VA_ARGS__))
+#define ds_graph_create(...) (DS_HERE_, ds_graph_create(__VA_ARGS__))
+#define ds_graph_destroy(...) (DS_HERE_, ds_graph_destroy(__VA_ARGS__))
+#define ds_graph_clone(...) (DS_HERE_, ds_graph_clone(__VA_ARGS__))
+#define ds_graph_find_in_clone(...) (DS_HERE_, ds_graph_find_in_clone(__VA_ARGS__))
+#define ds_graph_add(...) (DS_HERE_, ds_graph_add(__VA_ARGS__))
+#define ds_graph_add_edges(...) (DS_HERE_, ds_graph_add_edges(__VA_ARGS__))
+#define ds_graph_get_nodes(...) (DS_HERE_, ds_graph_get_nodes(__VA_ARGS__))
+#define ds_graph_get_edges(...) (DS_HERE_, ds_graph_get_edges(__VA_ARGS__))
+#define ds_graph_get_node(...) (DS_HERE_, ds_graph_get_node(__VA_ARGS__))
+#define ds_graph_set_node(...) (DS_HERE_, ds_graph_set_node(__VA_ARGS__))
+#define ds_graph_attach(...) (DS_HERE_, ds_graph_attach(__VA_ARGS__))
+#define ds_graph_dot(...) (DS_HERE_, ds_graph_dot(__VA_ARGS__))
+#define ds_graph_dot_file(...) (DS_HERE_, ds_graph_dot_file(__VA_ARGS__))
+#define ds_graph_instantiate(...) (DS_HERE_, ds_graph_instantiate(__VA_ARGS__))
+#define ds_graph_upload(...) (DS_HERE_, ds_graph_upload(__VA_ARGS__))
+#define ds_graph_launch(...) (DS_HERE_, ds_graph_launch(__VA_ARGS__))
+#define ds_graph_exec_destroy(...) (DS_HERE_, ds_graph_exec_destroy(__VA_ARGS__))
+#define ds_graph_exec_update(...) (DS_HERE_, ds_graph_exec_update(__VA_ARGS__))
+#define ds_graph_exec_set_node(...) (DS_HERE_, ds_graph_exec_set_node(__VA_ARGS__))
+#define ds_graph_exec_enable_node(...) (DS_HERE_, ds_graph_exec_enable_node(__VA_ARGS__))
+#define ds_graph_exec_node_enabled(...) (DS_HERE_, ds_graph_exec_node_enabled(__VA_ARGS__))
+#define ds_graph_exec_replace_pointers(...) (DS_HERE_, ds_graph_exec_replace_pointers(__VA_ARGS__))
+#define ds_capture_begin(...) (DS_HERE_, ds_capture_begin(__VA_ARGS__))
+#define ds_capture_begin_to_graph(...) (DS_HERE_, ds_capture_begin_to_graph(__VA_ARGS__))
+#define ds_capture_end(...) (DS_HERE_, ds_capture_end(__VA_ARGS__))
+#define ds_capture_query(...) (DS_HERE_, ds_capture_query(__VA_ARGS__))
+#define ds_capture_get_info(...) (DS_HERE_, ds_capture_get_info(__VA_ARGS__))
+#define ds_capture_get_dependencies(...) (DS_HERE_, ds_capture_get_dependencies(__VA_ARGS__))
+#define ds_capture_update_dependencies(...) (DS_HERE_, ds_capture_update_dependencies(__VA_ARGS__))
+#define ds_capture_exchange_mode(...) (DS_HERE_, ds_capture_exchange_mode(__VA_ARGS__))
+#define ds_capture_function(...) (DS_HERE_, ds_capture_function(__VA_ARGS__))
 #endif /* DEVSTREAM_NO_SITES */
 
 #ifndef DEVSTREAM_NO_CPU
@@ -907,6 +1226,8 @@ typedef struct ds__tls_block {
     ds_site site;        /* where it was called from */
     int in_callback;     /* inside of the user's code that devstream runs */
     int nested;          /* CPU driver: streams being run inside of one another */
+    ds_capture_mode mode;/* which captures' rules the thread keeps: ds_capture_exchange_mode */
+    uint64_t number;     /* of the thread, once asked for */
     uint32_t epoch;      /* ds__g.epoch for which `thread` is valid */
     ds__thread *thread;
     uint32_t hit_version, hit_next; /* the table's version for which these are right; which goes next */
@@ -1172,8 +1493,12 @@ static void ds__table_destroy(ds__table *t) {
 
 typedef struct ds__driver ds__driver;
 typedef struct ds__ranges ds__ranges;
+typedef struct ds__body ds__body;
+typedef struct ds__node ds__node;
+typedef struct ds__object ds__object;
+typedef struct ds__capture ds__capture;
 
-enum { DS__STREAM_NEW = 0, DS__STREAM_LEGACY = 1, DS__STREAM_PER_THREAD = 2 };
+enum { DS__STREAM_NEW = 0, DS__STREAM_LEGACY = 1, DS__STREAM_PER_THREAD = 2, DS__STREAM_LANE = 3 /* the CPU driver's, of an executable */ };
 
 typedef struct ds__stream {
     ds__slot slot;
@@ -1225,19 +1550,42 @@ typedef struct ds__kernel {
     _Atomic uint32_t item_ns;     /* CPU driver: nanoseconds of an item, as last measured */
 } ds__kernel;
 
+typedef struct ds__graph {
+    ds__slot slot;
+    ds__lock lock;
+    ds__body *body;
+    _Atomic int capturing;        /* captures that make it */
+    char *label;
+    ds_site made;
+} ds__graph;
+
+typedef struct ds__exec {
+    ds__slot slot;
+    ds__lock lock;
+    const ds__driver *driver;
+    ds__body *body;               /* what later launches do */
+    void *native;
+    unsigned flags;
+    char *label;
+    ds_site made;
+} ds__exec;
+
 /* ---- >>operations and the driver table -------------------------------------------------------------------------- */
 
 enum { DS__OP_JUMP = 0, DS__OP_KERNEL, DS__OP_COPY, DS__OP_FILL, DS__OP_HOST, DS__OP_CALLBACK, DS__OP_RECORD, DS__OP_WAIT,
-       DS__OP_WAIT_STREAM, DS__OP_NOTHING };
+       DS__OP_WAIT_STREAM, DS__OP_NOTHING, DS__OP_GRAPH, DS__OP_UPLOAD, DS__OP_EXTERNAL_RECORD, DS__OP_EXTERNAL_WAIT,
+       DS__OP_LANE_WAIT, DS__OP_NODE_RECORD, DS__OP_NODE_WAIT /* the CPU driver's: in its executables */ };
 
 enum {
     DS__OP_STAGED = 1, /* copy: the devices cannot reach each other */
     DS__OP_BLOCKS = 2, /* copy, fill: submit returns when it is done, because it touches pageable memory */
     DS__OP_DST = 2,    /* copy, fill: seven bits from here on say where the destination is */
-    DS__OP_SRC = 9     /* copy: and where the source is */
+    DS__OP_SRC = 9,    /* copy: and where the source is */
+    DS__OP_GIVEN = 1   /* graph: the body becomes the node's */
 };
 /* Where an operand is. A copy on a GPU's stream leaves what devstream did not allocate to cudart, which knows. */
-enum { DS__AT_UNKNOWN = 0, DS__AT_PAGEABLE, DS__AT_PINNED, DS__AT_OTHER /* device memory of the CPU driver, for the CUDA driver */,
+enum { DS__AT_UNKNOWN = 0, DS__AT_PAGEABLE, DS__AT_STABLE /* pageable, but it stays as long as a graph may need it */, DS__AT_PINNED,
+       DS__AT_OTHER /* device memory of the CPU driver, for the CUDA driver */,
        DS__AT_DEVICE /* and the index */ };
 #define DS__MAX_DEVICES (128 - DS__AT_DEVICE)
 
@@ -1251,7 +1599,8 @@ typedef struct ds__op {
         struct { void *dst; const void *src; size_t dst_pitch, src_pitch, width, height; } copy; /* bytes */
         struct { void *dst; size_t pitch, value_size, width, height; uint32_t value; } fill;      /* width: elements */
         struct { ds_host_fn fn; ds_callback_fn callback; void *user; ds_host_fn dtor_fn; uint64_t stream; } host;
-        struct { void *event; } event;       /* record, wait: the driver's event */
+        struct { void *event; ds__event *object; } event; /* record, wait: the driver's event, and the core's */
+        struct { void *exec; ds__body *body; } graph;     /* launch, upload: the driver's executable, and what is in it */
         struct { void *stream; uint64_t upto; } wait; /* wait for another stream; the driver fills upto */
         struct { void *stamp; } stamp;       /* CPU driver: a timed record in its queue */
     } u;
@@ -1283,7 +1632,23 @@ typedef struct ds__op {
     X(host_register, (void *ptr, size_t size), (ptr, size)) \
     X(pointer_query, (const void *ptr, ds_pointer_info *out), (ptr, out)) \
     X(kernel_load, (int device, ds__kernel *kernel), (device, kernel)) \
-    X(copy_now, (const ds__op *op), (op))
+    X(copy_now, (const ds__op *op), (op)) \
+    X(capture_begin, (void *stream, ds__capture *capture, const uint32_t *deps, size_t count), (stream, capture, deps, count)) \
+    X(capture_end, (void *stream, ds__capture **out), (stream, out)) \
+    X(capture_query, (void *stream, ds_capture_info *out), (stream, out)) \
+    X(capture_dependencies, (void *stream, ds_graph_node *out, size_t room, size_t *out_count), (stream, out, room, out_count)) \
+    X(capture_update, (void *stream, const ds_graph_node *nodes, size_t count, int set), (stream, nodes, count, set)) \
+    X(capture_mode, (ds_capture_mode mode), (mode)) \
+    X(graph_create, (ds__body *body), (body)) \
+    X(graph_clone, (ds__body *from, ds__body *to), (from, to)) \
+    X(graph_add, (ds__body *body, uint32_t index), (body, index)) \
+    X(graph_edge, (ds__body *body, uint32_t from, uint32_t to), (body, from, to)) \
+    X(graph_set, (ds__body *body, uint32_t index, const ds__node *fresh), (body, index, fresh)) \
+    X(graph_attach, (ds__body *body, ds__object *object), (body, object)) \
+    X(graph_instantiate, (ds__body *graph, ds__body *copy, unsigned flags, void **out), (graph, copy, flags, out)) \
+    X(exec_update, (void *exec, ds__body *graph, ds_graph_update_reason *out_reason, uint32_t *out_node), (exec, graph, out_reason, out_node)) \
+    X(exec_set, (void *exec, uint32_t index, const ds__node *fresh), (exec, index, fresh)) \
+    X(exec_enable, (void *exec, uint32_t index, int enabled), (exec, index, enabled))
 
 struct ds__driver {
     const char *name;
@@ -1300,6 +1665,9 @@ struct ds__driver {
     const void *(*stream_identity)(void *stream); /* equal for two objects of one device: they are the same queue */
     void (*event_destroy)(void *event);
     void (*kernel_destroy)(ds__kernel *kernel); /* drops what kernel_load made */
+    void (*capture_abandon)(ds__capture *capture); /* its streams leave it; at shutdown */
+    void (*graph_destroy)(ds__body *body);  /* drops what the driver has of it */
+    void (*exec_destroy)(void *exec);       /* launches on their way go on */
     int (*passed)(void **mark);             /* *mark NULL: notes all pending work in it. 1: that work is over, *mark is
                                                freed and NULL; 0: not yet (or no memory: asked again later) */
     ds_result (*memory_release)(ds_memory_kind kind, int device, void *ptr, size_t size); /* gives it back, and does so
@@ -1312,6 +1680,8 @@ struct ds__driver {
 /* The inline rule, for every driver that runs on the caller's processor: when every stream that takes part is idle, the
    caller may run the library's own copy or fill of at most this many bytes before returning; never the user's code. */
 #define DS__INLINE_BYTES 16384u
+
+static int ds__place_of(const ds__op *op, int at) { return op->flags >> at & 127; }
 
 DS__SEAM static size_t ds__op_bytes(const ds__op *op) {
     return op->kind == DS__OP_COPY ? op->u.copy.width * op->u.copy.height
@@ -1333,11 +1703,16 @@ static struct {
     int log_level, per_thread_default;
     const ds__driver *driver[DS_BACKEND_COUNT]; /* with layers; NULL: not available */
     ds_backend_info backend[DS_BACKEND_COUNT];
-    ds__table streams, events, kernels;
+    ds__table streams, events, kernels, graphs, execs;
     ds__lock lock;               /* of what follows */
     ds__thread *threads;         /* all of them */
     _Atomic int dead;            /* ended threads and destroyed objects that wait to be reclaimed */
-    _Atomic uint64_t next_stream_id;
+    _Atomic uint64_t next_stream_id, next_thread;
+    _Atomic uint32_t next_graph;
+    ds__lock capture_lock;
+    ds__capture *captures;       /* open ones */
+    uint64_t next_capture;
+    _Atomic int capture_count;
     ds_stream *legacy;           /* per device ordinal, made at first use */
     ds__lock range_lock;         /* memory that is known: readers take no lock, they check `range_version` */
     _Atomic(ds__ranges *) ranges;
@@ -1370,6 +1745,369 @@ static void ds__log(ds_log_level level, int id, const char *text) {
 static uint64_t ds__env_number(const char *name) {
     const char *text = getenv(name);
     return text && *text && !strchr(text, '-') ? strtoull(text, NULL, 0) : 0;
+}
+
+/* ---- >>graphs: nodes, dependencies, and what a graph keeps alive ---------------------------------------------------- */
+
+/* Policy. The core has the picture of every graph: nodes with copies of their arguments, dependencies, what is kept. The CPU driver
+   runs it from there; the CUDA driver keeps its own graph beside it, node for node. A node holds its kernel or event by a reference; what the
+   user gave (host functions' arguments, attached objects) has a count of owners: graphs, executables, and launches on their way. */
+
+struct ds__object {
+    _Atomic int owners;
+    void *user;
+    ds_host_fn dtor_fn;
+    const void *key;              /* what it was attached under (ds__capture_attachment), and in which capture */
+    uint64_t capture;
+};
+
+struct ds__node {
+    ds_node_kind kind;
+    ds_device device;
+    int priority, enabled;
+    ds__op op;                    /* its arguments and grid are the node's own */
+    char *label;
+    uint32_t *deps, dep_count, dep_room; /* indices of the nodes that it starts after */
+    ds__object *payload;          /* a host function's argument */
+    ds__body *child;
+    void *native;                 /* the CUDA driver's */
+};
+
+struct ds__body {
+    const ds__driver *driver;
+    ds_device device;
+    uint32_t serial, origin;      /* number of the graph, which its node handles carry, and of the one it was copied from */
+    uint32_t count, room;
+    ds__node **node;
+    ds__object **object;
+    size_t object_count, object_room;
+    void *native;                 /* the CUDA driver's */
+};
+
+static const char *const ds__node_names[] = { "empty", "kernel", "copy", "fill", "host function", "event record", "event wait", "child graph", "native" };
+
+static ds__object *ds__object_new(void *user, ds_host_fn dtor_fn) {
+    ds__object *o = ds__alloc(sizeof *o);
+    if (!o) { ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an object"); return NULL; }
+    o->user = user;
+    o->dtor_fn = dtor_fn;
+    atomic_store(&o->owners, 1);
+    return o;
+}
+static ds__object *ds__object_keep(ds__object *o) {
+    if (o) atomic_fetch_add(&o->owners, 1);
+    return o;
+}
+/* Any thread, the library's own too. */
+static void ds__object_drop(ds__object *o) {
+    if (!o || atomic_fetch_sub(&o->owners, 1) != 1) return;
+    int outer = ds__tls.in_callback;
+    ds__tls.in_callback = 1;
+    if (o->dtor_fn) o->dtor_fn(o->user);
+    ds__tls.in_callback = outer;
+    ds__release(o);
+}
+
+static ds__body *ds__body_copy(const ds__body *from, int with_serial);
+static void ds__body_free(ds__body *b);
+
+static void ds__node_free(ds__node *n) {
+    if (!n) return;
+    if (n->kind == DS_NODE_KERNEL) {
+        if (n->op.u.kernel.kernel) ds__unref(&ds__g.kernels, n->op.u.kernel.kernel);
+        ds__release((void *)(uintptr_t)n->op.u.kernel.args);
+        ds__release((void *)(uintptr_t)n->op.u.kernel.grid);
+    }
+    if ((n->kind == DS_NODE_EVENT_RECORD || n->kind == DS_NODE_EVENT_WAIT) && n->op.u.event.object) ds__unref(&ds__g.events, n->op.u.event.object);
+    ds__object_drop(n->payload);
+    if (n->child) ds__body_free(n->child);
+    ds__release(n->label);
+    ds__release(n->deps);
+    ds__release(n);
+}
+/* One that came to nothing: who gave the payload ends it. */
+static void ds__node_discard(ds__node *n) {
+    if (n && n->payload) n->payload->dtor_fn = NULL;
+    ds__node_free(n);
+}
+
+static ds__node *ds__no_node(ds__node *n) {
+    ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a node");
+    ds__node_discard(n);
+    return NULL;
+}
+
+static void *ds__copy_bytes(const void *from, size_t size) {
+    void *to = ds__alloc(size);
+    return to ? memcpy(to, from, size) : NULL;
+}
+
+/* Takes copies of what the operation points to, and references; NULL: no memory, and the sentence is set. */
+static ds__node *ds__node_make(const ds__op *op, ds_device device, int priority) {
+    static const ds_node_kind kinds[] = { [DS__OP_NOTHING] = DS_NODE_EMPTY, [DS__OP_KERNEL] = DS_NODE_KERNEL, [DS__OP_COPY] = DS_NODE_COPY, [DS__OP_FILL] = DS_NODE_FILL,
+                                          [DS__OP_HOST] = DS_NODE_HOST, [DS__OP_RECORD] = DS_NODE_EVENT_RECORD, [DS__OP_WAIT] = DS_NODE_EVENT_WAIT,
+                                          [DS__OP_EXTERNAL_RECORD] = DS_NODE_EVENT_RECORD, [DS__OP_EXTERNAL_WAIT] = DS_NODE_EVENT_WAIT,
+                                          [DS__OP_GRAPH] = DS_NODE_CHILD };
+    ds__node *n = ds__alloc(sizeof *n);
+    if (!n) return ds__no_node(n);
+    n->kind = kinds[op->kind];
+    n->device = device;
+    n->priority = priority;
+    n->enabled = 1;
+    n->op = *op;
+    switch (n->kind) {
+    case DS_NODE_KERNEL:
+        ds__ref(op->u.kernel.kernel);
+        n->op.u.kernel.args = op->u.kernel.args_size ? ds__copy_bytes(op->u.kernel.args, op->u.kernel.args_size) : NULL;
+        n->op.u.kernel.grid = op->u.kernel.grid ? ds__copy_bytes(op->u.kernel.grid, sizeof *op->u.kernel.grid) : NULL;
+        if ((op->u.kernel.args_size && !n->op.u.kernel.args) || (op->u.kernel.grid && !n->op.u.kernel.grid)) return ds__no_node(n);
+        break;
+    case DS_NODE_COPY:
+    case DS_NODE_FILL:
+        n->op.flags = (uint16_t)(op->flags & ~(unsigned)DS__OP_BLOCKS);
+        break;
+    case DS_NODE_HOST:
+        n->op.u.host.dtor_fn = NULL;
+        if (op->u.host.dtor_fn && !(n->payload = ds__object_new(op->u.host.user, op->u.host.dtor_fn))) { ds__node_free(n); return NULL; }
+        break;
+    case DS_NODE_EVENT_RECORD:
+    case DS_NODE_EVENT_WAIT:
+        ds__ref(op->u.event.object);
+        break;
+    case DS_NODE_CHILD:
+        n->child = op->flags & DS__OP_GIVEN ? op->u.graph.body : ds__body_copy(op->u.graph.body, 0);
+        n->op.flags = 0;
+        if (!n->child) { ds__node_free(n); return NULL; }
+        break;
+    case DS_NODE_EMPTY:
+    case DS_NODE_NATIVE:
+        break;
+    }
+    return n;
+}
+
+/* A copy without dependencies; it shares the payload. */
+static ds__node *ds__node_copy(const ds__node *from) {
+    ds__op op = from->op;
+    if (from->kind == DS_NODE_CHILD) op.u.graph.body = from->child;
+    ds__node *n = ds__node_make(&op, from->device, from->priority);
+    if (!n) return NULL;
+    n->kind = from->kind;
+    n->enabled = from->enabled;
+    n->payload = ds__object_keep(from->payload);
+    if (from->label && !(n->label = ds__copy_text(from->label, 255))) { ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a node"); ds__node_free(n); return NULL; }
+    return n;
+}
+
+/* Room for one more in a list that grows; 0: no memory, and the sentence is set. */
+static int ds__room(void *list, size_t element, uint32_t count, uint32_t *room) {
+    void *old, *more;
+    if (count < *room) return 1;
+    memcpy(&old, list, sizeof old);
+    uint32_t wanted = *room ? 2 * *room : 4;
+    if (!(more = ds__alloc(wanted * element))) { ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph"); return 0; }
+    if (count) memcpy(more, old, count * element);
+    ds__release(old);
+    memcpy(list, &more, sizeof more);
+    *room = wanted;
+    return 1;
+}
+
+static int ds__node_depends(const ds__node *n, uint32_t on) {
+    for (uint32_t i = 0; i < n->dep_count; i++)
+        if (n->deps[i] == on) return 1;
+    return 0;
+}
+/* One dependency more; one that is there already is left. 0: no memory. */
+static int ds__node_depend(ds__node *n, uint32_t on) {
+    if (ds__node_depends(n, on)) return 1;
+    if (!ds__room(&n->deps, sizeof *n->deps, n->dep_count, &n->dep_room)) return 0;
+    n->deps[n->dep_count++] = on;
+    return 1;
+}
+
+static uint32_t ds__next_serial(void) {
+    uint32_t serial;
+    while ((serial = atomic_fetch_add(&ds__g.next_graph, 1) + 1) == 0) {}
+    return serial;
+}
+
+static ds__body *ds__body_new(const ds__driver *driver, ds_device device) {
+    ds__body *b = ds__alloc(sizeof *b);
+    if (!b) { ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph"); return NULL; }
+    b->driver = driver;
+    b->device = device;
+    b->serial = ds__next_serial();
+    return b;
+}
+
+static void ds__body_free(ds__body *b) {
+    if (b->native) b->driver->graph_destroy(b);
+    for (uint32_t i = 0; i < b->count; i++) ds__node_free(b->node[i]);
+    for (size_t i = 0; i < b->object_count; i++) ds__object_drop(b->object[i]);
+    ds__release(b->node);
+    ds__release(b->object);
+    ds__release(b);
+}
+
+/* Appends the node, which then belongs to the body, with its dependencies. On failure the node is the caller's. */
+static ds_result ds__body_append(ds__body *b, ds__node *n, const uint32_t *deps, size_t count) {
+    if (b->count == UINT32_MAX - 1) return ds__fail(DS_ERR_OUT_OF_MEMORY, "the graph has too many nodes");
+    for (size_t i = 0; i < count; i++)
+        if (!ds__node_depend(n, deps[i])) return DS_ERR_OUT_OF_MEMORY;
+    if (!ds__room(&b->node, sizeof *b->node, b->count, &b->room)) return DS_ERR_OUT_OF_MEMORY;
+    b->node[b->count++] = n;
+    return DS_OK;
+}
+
+static ds_result ds__body_keep(ds__body *b, ds__object *o) {
+    uint32_t room = (uint32_t)b->object_room;
+    if (!ds__room(&b->object, sizeof *b->object, (uint32_t)b->object_count, &room)) return DS_ERR_OUT_OF_MEMORY;
+    b->object_room = room;
+    b->object[b->object_count++] = ds__object_keep(o);
+    return DS_OK;
+}
+
+/* The same nodes, dependencies and kept objects; nothing of the driver's. with_serial: its nodes have the same handles. */
+static ds__body *ds__body_copy(const ds__body *from, int with_serial) {
+    ds__body *b = ds__body_new(from->driver, from->device);
+    if (!b) return NULL;
+    if (with_serial) b->serial = from->serial;
+    b->origin = from->serial;
+    ds_result r = DS_OK;
+    for (uint32_t i = 0; i < from->count && r == DS_OK; i++) {
+        ds__node *n = ds__node_copy(from->node[i]);
+        r = n ? ds__body_append(b, n, from->node[i]->deps, from->node[i]->dep_count) : DS_ERR_OUT_OF_MEMORY;
+        if (r < 0) ds__node_free(n);
+    }
+    for (size_t i = 0; i < from->object_count && r == DS_OK; i++) r = ds__body_keep(b, from->object[i]);
+    if (r == DS_OK) return b;
+    ds__body_free(b);
+    return NULL;
+}
+
+/* Marks what the nodes depend on, directly or not, themselves included. mark: one byte for each node of the body. 0: no memory. */
+static int ds__body_ancestors(const ds__body *b, const uint32_t *nodes, size_t count, unsigned char *mark) {
+    uint32_t *stack = ds__alloc((b->count + 1) * sizeof *stack), depth = 0;
+    if (!stack) return 0;
+    for (size_t i = 0; i < count; i++)
+        if (!mark[nodes[i]]) { mark[nodes[i]] = 1; stack[depth++] = nodes[i]; }
+    while (depth) {
+        const ds__node *n = b->node[stack[--depth]];
+        for (uint32_t i = 0; i < n->dep_count; i++)
+            if (!mark[n->deps[i]]) { mark[n->deps[i]] = 1; stack[depth++] = n->deps[i]; }
+    }
+    ds__release(stack);
+    return 1;
+}
+
+/* "node 3 (kernel add_rows)" */
+static const char *ds__node_print(const ds__body *b, uint32_t index, char *out, size_t size) {
+    const ds__node *n = b->node[index];
+    const char *name = n->kind == DS_NODE_KERNEL ? n->op.u.kernel.kernel->name : "";
+    snprintf(out, size, "node %u (%s%s%.60s%s%.60s)", (unsigned)index, ds__node_names[n->kind], *name ? " " : "", name, n->label ? " " : "",
+             n->label ? n->label : "");
+    return out;
+}
+
+/* ---- >>capture: what both drivers know of open captures --------------------------------------------------------------- */
+
+/* Policy. CUDA keeps the rules of capture on a GPU, the CPU driver on its devices. Both enter each capture here, so that errors can say
+   which capture, where it began, and which call was the first that did not fit. One lock guards the list and, of captures of the
+   CPU driver, everything in them. */
+static void ds__capture_over(ds__capture *c, int failed);
+
+struct ds__capture {
+    ds__capture *next;
+    const ds__driver *driver;
+    uint64_t id, thread, native_id;  /* number; number of the thread that began it; the CUDA driver's number */
+    ds_capture_mode mode;
+    ds_capture_status status;
+    ds_site begun;
+    ds_graph graph;
+    ds__body *body;
+    int into;                        /* 1: the graph was there before */
+    void *origin, *members;          /* the driver's stream on which it began; CPU driver: all of its streams. CUDA driver: streams of its own */
+    char culprit[160];               /* the first call that did not fit, and where: "ds_stream_query at a.c:7" */
+    char rule[128];
+};
+
+static const char *const ds__mode_names[] = { "global", "thread-local", "relaxed" };
+
+/* A number of the calling thread. */
+static uint64_t ds__thread_number(void) {
+    if (!ds__tls.number) ds__tls.number = atomic_fetch_add(&ds__g.next_thread, 1) + 1;
+    return ds__tls.number;
+}
+
+static const char *ds__short_path(const char *file) {
+    size_t n = file ? strlen(file) : 0;
+    return !file ? "?" : n > 70 ? file + n - 70 : file;
+}
+
+/* The lock is held. */
+static void ds__capture_spoil(ds__capture *c, const char *rule) {
+    if (c->status != DS_CAPTURE_ACTIVE) return;
+    c->status = DS_CAPTURE_INVALIDATED;
+    if (ds__tls.site.file) snprintf(c->culprit, sizeof c->culprit, "%s at %s:%d", ds__tls.fn, ds__short_path(ds__tls.site.file), ds__tls.site.line);
+    else snprintf(c->culprit, sizeof c->culprit, "%s", ds__tls.fn);
+    snprintf(c->rule, sizeof c->rule, "%s", rule);
+}
+
+/* The sentence of a call that does not fit; spoils: the capture is invalid from now on. The lock is held. */
+__attribute__((cold, noinline)) static ds_result ds__capture_fail(ds_result code, ds__capture *c, int spoils, const char *rule) {
+    const char *file = ds__short_path(c->begun.file);
+    if (spoils) ds__capture_spoil(c, rule);
+    if (c->status == DS_CAPTURE_INVALIDATED && !spoils && code == DS_ERR_CAPTURE_INVALIDATED)
+        return ds__fail(code, "capture #%llu (%s), begun at %s:%d, was invalidated by %s: %s", (unsigned long long)c->id, ds__mode_names[c->mode], file,
+                        c->begun.line, c->culprit[0] ? c->culprit : "a call that devstream did not see", c->rule[0] ? c->rule : "CUDA does not say why");
+    return ds__fail(code, "%s; capture #%llu (%s), begun at %s:%d, %s", rule, (unsigned long long)c->id, ds__mode_names[c->mode], file, c->begun.line,
+                    spoils ? "is invalid by this first offending call" : c->status == DS_CAPTURE_ACTIVE ? "goes on" : "stays invalid");
+}
+
+/* An open capture of the driver by its number; NULL: none. The lock is held. */
+static ds__capture *ds__capture_find(const ds__driver *driver, uint64_t id) {
+    ds__capture *c = ds__g.captures;
+    while (c && (c->id != id || c->driver->type != driver->type)) c = c->next;
+    return c;
+}
+
+static int ds__captures_open(void) { return atomic_load_explicit(&ds__g.capture_count, memory_order_relaxed); }
+
+/* Whether the open capture makes unsafe calls of this thread fail (cudaThreadExchangeStreamCaptureMode). The lock is held. */
+static int ds__capture_forbids(const ds__capture *c) {
+    ds_capture_mode mine = ds__tls.mode;
+    if (mine == DS_CAPTURE_RELAXED || c->mode == DS_CAPTURE_RELAXED) return 0;
+    return c->thread == ds__thread_number() || (mine == DS_CAPTURE_GLOBAL && c->mode == DS_CAPTURE_GLOBAL);
+}
+
+/* Refuses a call that is not safe while a capture of the driver is open, and spoils those captures that made it unsafe. */
+DS__SEAM static ds_result ds__capture_guard(const ds__driver *driver, const char *rule) {
+    ds_result r = DS_OK;
+    if (DS__LIKELY(ds__captures_open() == 0)) return DS_OK;
+    ds__lock_take(&ds__g.capture_lock);
+    for (ds__capture *c = ds__g.captures; c; c = c->next) {
+        if (c->driver->type != driver->type || !ds__capture_forbids(c)) continue;
+        if (r == DS_OK) r = ds__capture_fail(DS_ERR_CAPTURE_UNSUPPORTED, c, c->status == DS_CAPTURE_ACTIVE, rule);
+        else ds__capture_spoil(c, rule);
+    }
+    ds__lock_give(&ds__g.capture_lock);
+    return r;
+}
+
+/* Gives a capture that has begun its number and enters it. The lock is held. */
+static void ds__capture_list(ds__capture *c) {
+    c->id = ++ds__g.next_capture;
+    c->status = DS_CAPTURE_ACTIVE;
+    c->next = ds__g.captures;
+    ds__g.captures = c;
+    atomic_fetch_add(&ds__g.capture_count, 1);
+}
+/* Takes a capture out of the list. The lock is held. */
+static void ds__capture_unlist(ds__capture *c) {
+    ds__capture **p = &ds__g.captures;
+    while (*p && *p != c) p = &(*p)->next;
+    if (*p) { *p = c->next; atomic_fetch_sub(&ds__g.capture_count, 1); }
 }
 
 /* ---- the CPU driver ---------------------------------------------------------------------------------------------- */
@@ -1417,6 +2155,12 @@ DS__SEAM static ds_result ds__ask(const void *ptr, ds_pointer_info *out);
 
 /* X(function, parameters): what is taken from the driver. The types are those of cuda.h, which need not be there: results,
    options and JIT options are ints, handles are pointers, a device's address is 64 bits wide. */
+typedef struct ds__cuda_kernel_params { /* CUDA_KERNEL_NODE_PARAMS of CUDA 12; a driver's entry of before does not look at the last two */
+    void *function;
+    unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes;
+    void **params, **extra;
+    void *kernel, *context;
+} ds__cuda_kernel_params;
 #define DS__CUDA_ENTRY_POINTS(X) \
     X(cuModuleLoadDataEx, (void **module, const void *image, unsigned count, int *options, void **values)) \
     X(cuModuleUnload, (void *module)) \
@@ -1434,7 +2178,10 @@ DS__SEAM static ds_result ds__ask(const void *ptr, ds_pointer_info *out);
     X(cuMemsetD16Async, (unsigned long long address, unsigned short value, size_t count, cudaStream_t stream)) \
     X(cuMemsetD32Async, (unsigned long long address, unsigned value, size_t count, cudaStream_t stream)) \
     X(cuMemsetD2D16Async, (unsigned long long address, size_t pitch, unsigned short value, size_t width, size_t height, cudaStream_t stream)) \
-    X(cuMemsetD2D32Async, (unsigned long long address, size_t pitch, unsigned value, size_t width, size_t height, cudaStream_t stream))
+    X(cuMemsetD2D32Async, (unsigned long long address, size_t pitch, unsigned value, size_t width, size_t height, cudaStream_t stream)) \
+    X(cuGraphAddKernelNode, (cudaGraphNode_t *node, cudaGraph_t graph, const cudaGraphNode_t *after, size_t count, const ds__cuda_kernel_params *params)) \
+    X(cuGraphKernelNodeSetParams, (cudaGraphNode_t node, const ds__cuda_kernel_params *params)) \
+    X(cuGraphExecKernelNodeSetParams, (cudaGraphExec_t exec, cudaGraphNode_t node, const ds__cuda_kernel_params *params))
 
 enum { DS__CUDA_NO_CONTEXT = 201, DS__CUDA_NOT_READY = 600, DS__CUDA_MAX_SHARED = 8 /* CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES */ };
 
@@ -1450,6 +2197,8 @@ typedef struct ds__cuda_stage {
 typedef struct ds__cuda_stream {
     cudaStream_t handle;
     int device, kind;                /* DS__STREAM_* */
+    int priority;
+    _Atomic uint64_t capture;        /* the number of the capture that it was last seen in */
     int owned, blocking;             /* the handle ends with this object; it is ordered with the legacy stream */
     uint64_t thread;                 /* a per-thread stream's */
     ds__lock lock;                   /* of `mark`, between its record and the wait for it */
@@ -1457,11 +2206,13 @@ typedef struct ds__cuda_stream {
     pthread_mutex_t staging;         /* held while the pieces of a copy are put on the stream */
     ds__cuda_stage *stage;           /* made when first needed */
     struct ds__cuda_stream *next, *previous;
+    struct ds__cuda_stream *sibling; /* the next one of those made for a capture */
 } ds__cuda_stream;
 
 typedef struct ds__cuda_event {
     _Atomic(cudaEvent_t) event;
     int device;
+    _Atomic uint64_t capture;        /* of the capture in which it was recorded last; 0: outside */
     struct ds__cuda_event *older;    /* made for another device, where the first record failed; a reader may still have it */
 } ds__cuda_event;
 
@@ -1477,6 +2228,14 @@ typedef struct ds__cuda_host {
     void *user;
     uint64_t stream;
 } ds__cuda_host;
+
+/* What an executable graph of CUDA's keeps alive, launches on their way included. */
+typedef struct ds__cuda_keep {
+    struct ds__cuda_keep *next, *previous;
+    _Atomic int state;               /* as of a host function */
+    uint32_t count;
+    ds__object *object[];
+} ds__cuda_keep;
 
 /* An image that was loaded on a device, shared by the kernels in it. */
 typedef struct ds__cuda_module {
@@ -1504,9 +2263,10 @@ static struct {
     ds__cuda_module *modules;        /* in use, and without users until the device has been waited for */
     ds__lock lock;                   /* of the list of streams */
     ds__cuda_stream *streams;        /* all but the legacy ones */
-    ds__lock host_lock;              /* of the two lists below: a lock that no call of cudart is made under */
+    ds__lock host_lock;              /* of the three lists below: a lock that no call of cudart is made under */
     ds__cuda_host *hosts;
     ds__cuda_stage *stages;          /* without users */
+    ds__cuda_keep *keeps;            /* what CUDA has not let go yet */
     _Atomic int host_count, inside;  /* host functions that were put on a stream and have not returned; that run */
     _Atomic uint64_t threads;
 #define DS__CUDA_MEMBER(function, parameters) int (*function) parameters;
@@ -1515,6 +2275,7 @@ static struct {
 } ds__cuda = { .mutex = PTHREAD_MUTEX_INITIALIZER };
 
 static __thread uint64_t ds__cuda_thread; /* a number of the thread, for its own stream */
+static __thread int ds__cuda_locked;      /* the thread has the core's capture lock */
 
 /* ---- >>cuda calls and errors ---- */
 
@@ -1542,26 +2303,45 @@ static ds_result ds__cuda_map(int code) {
     case cudaErrorMemoryAllocation: return DS_ERR_OUT_OF_MEMORY;
     case cudaErrorNotPermitted: return DS_ERR_NOT_PERMITTED;
     case cudaErrorNotSupported: case cudaErrorNoKernelImageForDevice: return DS_ERR_UNSUPPORTED;
+    case cudaErrorStreamCaptureUnsupported: return DS_ERR_CAPTURE_UNSUPPORTED;
+    case cudaErrorStreamCaptureInvalidated: return DS_ERR_CAPTURE_INVALIDATED;
+    case cudaErrorStreamCaptureMerge: return DS_ERR_CAPTURE_MERGE;
+    case cudaErrorStreamCaptureUnmatched: return DS_ERR_CAPTURE_UNMATCHED;
+    case cudaErrorStreamCaptureUnjoined: return DS_ERR_CAPTURE_UNJOINED;
+    case cudaErrorStreamCaptureIsolation: return DS_ERR_CAPTURE_ISOLATION;
+    case cudaErrorStreamCaptureImplicit: return DS_ERR_CAPTURE_IMPLICIT;
+    case cudaErrorCapturedEvent: return DS_ERR_CAPTURED_EVENT;
+    case cudaErrorStreamCaptureWrongThread: return DS_ERR_CAPTURE_WRONG_THREAD;
+    case cudaErrorGraphExecUpdateFailure: return DS_ERR_GRAPH_UPDATE;
     default: return DS_ERR_DRIVER;
     }
 }
 
+/* Around the calls of one entry. */
+typedef struct ds__cuda_scope {
+    int device, pushed;
+    cudaError_t pending;
+    uint64_t capture;                /* number of the capture that an error will be about; 0: not known */
+} ds__cuda_scope;
+
+static ds_result ds__cuda_capture_failed(const ds__cuda_scope *scope, const char *call, int code);
+
 /* The sentence of a failed call; since CUDA 10.1 the driver's codes are cudart's. */
-__attribute__((cold, noinline)) static ds_result ds__cuda_fail(const char *call, int code, int device) {
+__attribute__((cold, noinline)) static ds_result ds__cuda_fail(const ds__cuda_scope *scope, const char *call, int code) {
     char where[24] = "";
+    int device = scope->device;
+    if (code >= cudaErrorStreamCaptureUnsupported && code <= cudaErrorStreamCaptureWrongThread) return ds__cuda_capture_failed(scope, call, code);
     if (device >= 0) snprintf(where, sizeof where, " on cuda:%d", device);
     return ds__fail(ds__cuda_map(code), "%s%s says %d (%s: %s)%s", call, where, code, cudaGetErrorName((cudaError_t)code),
                     cudaGetErrorString((cudaError_t)code),
                     ds__cuda_is_sticky(code) ? ": earlier work on the device failed, and only a new process can use it again" : "");
 }
 
-/* Around the calls of one entry. */
-typedef struct ds__cuda_scope { int device, pushed; cudaError_t pending; } ds__cuda_scope;
-
 /* A call that needs no device. */
 static inline void ds__cuda_anywhere(ds__cuda_scope *scope, int device) {
     scope->device = device;
     scope->pushed = 0;
+    scope->capture = 0;
     scope->pending = cudaPeekAtLastError();
 }
 
@@ -1573,18 +2353,34 @@ static inline void ds__cuda_ignore(const ds__cuda_scope *scope, cudaError_t code
 /* The result of a cudart call. */
 __attribute__((cold, noinline)) static ds_result ds__cuda_failed(const ds__cuda_scope *scope, cudaError_t code, const char *call) {
     if (scope->pending == cudaSuccess) (void)cudaGetLastError();
-    return ds__cuda_fail(call, (int)code, scope->device);
+    return ds__cuda_fail(scope, call, (int)code);
 }
 static inline ds_result ds__cuda_check(const ds__cuda_scope *scope, cudaError_t code, const char *call) {
     return DS__LIKELY(code == cudaSuccess) ? DS_OK : ds__cuda_failed(scope, code, call);
 }
 #define DS__RT(scope, function, arguments) ds__cuda_check(&(scope), function arguments, #function)
 
+/* Around calls that the user did not ask for and that an open capture, anyone's, may forbid the thread or be spoiled by: module
+   loading, pinned buffers, peer access. Inside of a scope. */
+static int ds__cuda_relax(const ds__cuda_scope *scope, enum cudaStreamCaptureMode *mode) {
+    *mode = cudaStreamCaptureModeRelaxed;
+    cudaError_t code = cudaThreadExchangeStreamCaptureMode(mode);
+    ds__cuda_ignore(scope, code);
+    return code == cudaSuccess;
+}
+static void ds__cuda_unrelax(const ds__cuda_scope *scope, int relaxed, enum cudaStreamCaptureMode mode) {
+    cudaError_t code = relaxed ? cudaErrorUnknown : cudaSuccess;
+    for (int tries = 0; tries < 3 && code != cudaSuccess; tries++) ds__cuda_ignore(scope, code = cudaThreadExchangeStreamCaptureMode(&mode));
+}
+
 /* Gives the thread the context of its current device, which is the scope's: the driver's functions, unlike cudart's, do not do
    that themselves. */
 __attribute__((cold, noinline)) static int ds__cuda_bind(const ds__cuda_scope *scope) {
+    enum cudaStreamCaptureMode mode;
+    int relaxed = ds__cuda_relax(scope, &mode);
     cudaError_t code = cudaFree(NULL);
     ds__cuda_ignore(scope, code);
+    ds__cuda_unrelax(scope, relaxed, mode);
     return code == cudaSuccess;
 }
 /* The code of a driver function; it leaves cudart's last error alone. */
@@ -1598,11 +2394,11 @@ __attribute__((noinline)) static ds_result ds__cuda_switch(ds__cuda_scope *scope
     void *context = atomic_load_explicit(&ds__cuda.context[scope->device], memory_order_acquire);
     if (DS__UNLIKELY(!context)) { /* two threads that come here at once retain the same one twice, which does no harm */
         int code = ds__cuda.cuDevicePrimaryCtxRetain(&context, scope->device); /* ordinals are those of cudart */
-        if (code) return ds__cuda_fail("cuDevicePrimaryCtxRetain", code, scope->device);
+        if (code) return ds__cuda_fail(scope, "cuDevicePrimaryCtxRetain", code);
         atomic_store_explicit(&ds__cuda.context[scope->device], context, memory_order_release);
     }
     int code = ds__cuda.cuCtxPushCurrent(context);
-    if (DS__UNLIKELY(code)) return ds__cuda_fail("cuCtxPushCurrent", code, scope->device);
+    if (DS__UNLIKELY(code)) return ds__cuda_fail(scope, "cuCtxPushCurrent", code);
     scope->pushed = 1;
     return DS_OK;
 }
@@ -1640,7 +2436,9 @@ static inline ds_result ds__cuda_mine(const ds__cuda_stream *s) {
 /* For calls on a stream. */
 static inline ds_result ds__cuda_on(ds__cuda_scope *scope, const ds__cuda_stream *s) {
     ds_result r = ds__cuda_mine(s);
-    return DS__UNLIKELY(r < 0) ? r : ds__cuda_enter(scope, s->device);
+    if (DS__LIKELY(r == DS_OK)) r = ds__cuda_enter(scope, s->device);
+    if (DS__LIKELY(r == DS_OK)) scope->capture = atomic_load_explicit(&s->capture, memory_order_relaxed);
+    return r;
 }
 
 /* ---- >>cuda start and devices ---- */
@@ -1733,7 +2531,10 @@ static ds_result ds__cuda_device_memory(int device, size_t *out_free, size_t *ou
     ds__cuda_scope scope;
     ds_result r = ds__cuda_enter(&scope, device);
     if (r < 0) return r;
+    enum cudaStreamCaptureMode mode;
+    int relaxed = ds__cuda_relax(&scope, &mode);
     r = DS__RT(scope, cudaMemGetInfo, (out_free, out_total));
+    ds__cuda_unrelax(&scope, relaxed, mode);
     ds__cuda_leave(&scope);
     return r;
 }
@@ -1779,7 +2580,10 @@ static ds_result ds__cuda_device_peer(int device, int peer, int *out) {
         if ((r = ds__cuda_enter(&scope, device)) < 0) return r;
         r = DS__RT(scope, cudaDeviceCanAccessPeer, (&can, device, peer));
         if (r == DS_OK && can) {
+            enum cudaStreamCaptureMode mode;
+            int relaxed = ds__cuda_relax(&scope, &mode);
             cudaError_t code = cudaDeviceEnablePeerAccess(peer, 0);
+            ds__cuda_unrelax(&scope, relaxed, mode);
             if (code == cudaErrorTooManyPeers || code == cudaErrorPeerAccessUnsupported) can = 0; /* copies are staged then */
             if (!can || code == cudaErrorPeerAccessAlreadyEnabled /* by the program itself */) ds__cuda_ignore(&scope, code);
             else r = ds__cuda_check(&scope, code, "cudaDeviceEnablePeerAccess");
@@ -1862,6 +2666,7 @@ static ds_result ds__cuda_stream_create(int device, int kind, unsigned flags, in
     } else {
         *priority = 0;
     }
+    s->priority = *priority;
     if (r < 0) { pthread_mutex_destroy(&s->staging); ds__release(s); return r; }
     if (kind != DS__STREAM_LEGACY) ds__cuda_list_stream(s);
     *out = s;
@@ -1869,14 +2674,18 @@ static ds_result ds__cuda_stream_create(int device, int kind, unsigned flags, in
 }
 
 static void ds__cuda_stage_drop(ds__cuda_stage *stage);
+static void ds__cuda_stop_capture(const ds__cuda_scope *scope, const ds__cuda_stream *s);
+static void ds__cuda_find_spoilt(const ds__cuda_scope *scope, const char *rule);
 
 /* owned: ends the native stream too. CUDA frees it when its work is done. */
 static void ds__cuda_end_stream(ds__cuda_stream *s, int owned) {
     ds__cuda_scope scope;
     ds__cuda_unlist_stream(s); /* first, so that nobody finds the handle any more */
     ds__cuda_enter_or_not(&scope, s->device);
+    if (DS__UNLIKELY(owned && ds__captures_open())) ds__cuda_stop_capture(&scope, s);
     if (s->mark) ds__cuda_ignore(&scope, cudaEventDestroy(s->mark));
     if (owned) ds__cuda_ignore(&scope, cudaStreamDestroy(s->handle));
+    if (DS__UNLIKELY(owned && ds__captures_open())) ds__cuda_find_spoilt(&scope, "a stream that was forked into the capture was destroyed");
     ds__cuda_leave(&scope);
     if (s->stage) ds__cuda_stage_drop(s->stage);
     pthread_mutex_destroy(&s->staging);
@@ -1925,6 +2734,7 @@ static ds_result ds__cuda_stream_wrap(int device, void *native, int own, unsigne
     if (r == DS_OK && on != device) r = ds__fail(DS_ERR_INVALID_VALUE, "%p is a stream of cuda:%d, not of cuda:%d", native, on, device);
     *out_flags = flags & cudaStreamNonBlocking ? DS_STREAM_NON_BLOCKING : DS_STREAM_BLOCKING;
     s->owned = own;
+    s->priority = *out_priority;
     s->blocking = *out_flags == DS_STREAM_BLOCKING;
     if (r == DS_OK) r = ds__cuda_list_wrapper(s);
     if (r < 0) { pthread_mutex_destroy(&s->staging); ds__release(s); return r; }
@@ -1960,8 +2770,9 @@ static ds_result ds__cuda_legacy_query(const ds__cuda_stream *legacy) {
     for (const ds__cuda_stream *s = ds__cuda.streams; s && code == 0; s = s->next)
         if (ds__cuda_with_legacy(s, legacy)) DS__DR_CODE(scope, code, cuStreamQuery, (s->handle));
     ds__lock_give(&ds__cuda.lock);
+    r = code == 0 ? DS_OK : code == DS__CUDA_NOT_READY ? DS_NOT_READY : ds__cuda_fail(&scope, "cuStreamQuery", code);
     ds__cuda_leave(&scope);
-    return code == 0 ? DS_OK : code == DS__CUDA_NOT_READY ? DS_NOT_READY : ds__cuda_fail("cuStreamQuery", code, legacy->device);
+    return r;
 }
 
 /* Puts an event on each blocking stream that has work; inside of a scope with the device current. */
@@ -1991,7 +2802,9 @@ static ds_result ds__cuda_legacy_synchronize(const ds__cuda_stream *legacy) {
     if (!events) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to wait for %zu streams", room);
     ds_result r = ds__cuda_enter(&scope, legacy->device);
     if (r < 0) { ds__release(events); return r; }
-    r = ds__cuda_mark_busy(&scope, legacy, events, room, &count);
+    int code; /* first: while a blocking stream captures this one is refused, and to ask that one would spoil the capture as well */
+    DS__DR_CODE(scope, code, cuStreamQuery, (legacy->handle));
+    r = code == 0 || code == DS__CUDA_NOT_READY ? ds__cuda_mark_busy(&scope, legacy, events, room, &count) : ds__cuda_fail(&scope, "cuStreamQuery", code);
     if (r == DS_OK) r = DS__RT(scope, cudaStreamSynchronize, (legacy->handle));
     for (size_t i = 0; i < count; i++) {
         if (r == DS_OK) r = DS__RT(scope, cudaEventSynchronize, (events[i]));
@@ -2010,8 +2823,9 @@ static ds_result ds__cuda_stream_query(void *stream) {
     ds_result r = ds__cuda_on(&scope, s);
     if (r < 0) return r;
     DS__DR_CODE(scope, code, cuStreamQuery, (s->handle));
+    r = DS__LIKELY(code == 0) ? DS_OK : code == DS__CUDA_NOT_READY ? DS_NOT_READY : ds__cuda_fail(&scope, "cuStreamQuery", code);
     ds__cuda_leave(&scope);
-    return code == 0 ? DS_OK : code == DS__CUDA_NOT_READY ? DS_NOT_READY : ds__cuda_fail("cuStreamQuery", code, s->device);
+    return r;
 }
 
 /* CUDA has no wait with a limit: asks again and again, in short order at first. */
@@ -2091,9 +2905,11 @@ static ds_result ds__cuda_event_query(void *event) {
     int code;
     ds_result r = ds__cuda_enter(&scope, e->device);
     if (r < 0) return r;
+    scope.capture = atomic_load_explicit(&e->capture, memory_order_relaxed);
     DS__DR_CODE(scope, code, cuEventQuery, (e->event));
+    r = DS__LIKELY(code == 0) ? DS_OK : code == DS__CUDA_NOT_READY ? DS_NOT_READY : ds__cuda_fail(&scope, "cuEventQuery", code);
     ds__cuda_leave(&scope);
-    return code == 0 ? DS_OK : code == DS__CUDA_NOT_READY ? DS_NOT_READY : ds__cuda_fail("cuEventQuery", code, e->device);
+    return r;
 }
 
 static ds_result ds__cuda_event_synchronize(void *event, uint64_t timeout_ns) {
@@ -2102,6 +2918,7 @@ static ds_result ds__cuda_event_synchronize(void *event, uint64_t timeout_ns) {
     if (timeout_ns != DS__FOREVER) return ds__cuda_poll(ds__cuda_event_query, event, timeout_ns);
     ds_result r = ds__cuda_enter(&scope, e->device);
     if (r < 0) return r;
+    scope.capture = atomic_load_explicit(&e->capture, memory_order_relaxed);
     r = DS__RT(scope, cudaEventSynchronize, (e->event));
     ds__cuda_leave(&scope);
     return r;
@@ -2113,6 +2930,7 @@ static ds_result ds__cuda_event_elapsed(void *start, void *end, double *out_ms) 
     float ms = 0;
     ds_result r = ds__cuda_enter(&scope, a->device);
     if (r < 0) return r;
+    if (!(scope.capture = atomic_load_explicit(&a->capture, memory_order_relaxed))) scope.capture = atomic_load_explicit(&b->capture, memory_order_relaxed);
     cudaError_t code = cudaEventElapsedTime(&ms, a->event, b->event);
     if (code == cudaErrorNotReady) { ds__cuda_ignore(&scope, code); r = DS_NOT_READY; } /* recorded again in this moment */
     else r = ds__cuda_check(&scope, code, "cudaEventElapsedTime");
@@ -2171,8 +2989,25 @@ static ds_result ds__cuda_post(const ds__cuda_scope *scope, const ds__cuda_strea
     return r;
 }
 
-static ds_result ds__cuda_submit_host(const ds__cuda_stream *s, ds_host_fn fn, ds_callback_fn callback, void *user, ds_host_fn dtor_fn, uint64_t stream) {
+/* Whether the stream captures, in anyone's capture; inside of a scope of the stream. That it is the legacy one beside a capture the
+   work itself shall find out. */
+static ds_result ds__cuda_is_capturing(const ds__cuda_scope *scope, const ds__cuda_stream *s, int *out) {
+    enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    cudaError_t code = cudaStreamIsCapturing(s->handle, &status);
+    *out = code == cudaSuccess && status != cudaStreamCaptureStatusNone;
+    if (DS__UNLIKELY(code == cudaErrorStreamCaptureImplicit)) { ds__cuda_ignore(scope, code); return DS_OK; }
+    return ds__cuda_check(scope, code, "cudaStreamIsCapturing");
+}
+
+static ds_result ds__cuda_refuse_pageable(const ds__cuda_scope *scope);
+static ds_result ds__cuda_pointer_query(const void *ptr, ds_pointer_info *out);
+static ds_result ds__cuda_host_in_capture(const ds__cuda_scope *scope, const ds__cuda_stream *s, ds_host_fn fn, void *user, ds_host_fn dtor_fn);
+
+/* A host function, or a callback. blocks: of the library, and it touches pageable memory. A function that a stream captures runs more
+   than once, and CUDA captures it in another form. */
+static ds_result ds__cuda_submit_host(const ds__cuda_stream *s, ds_host_fn fn, ds_callback_fn callback, void *user, ds_host_fn dtor_fn, uint64_t stream, int blocks) {
     ds__cuda_scope scope;
+    int capturing = 0;
     ds__cuda_host *h = ds__alloc(sizeof *h);
     if (!h) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a host function");
     h->fn = fn;
@@ -2182,10 +3017,12 @@ static ds_result ds__cuda_submit_host(const ds__cuda_stream *s, ds_host_fn fn, d
     h->stream = stream;
     ds_result r = ds__cuda_on(&scope, s);
     if (r == DS_OK) {
-        r = ds__cuda_post(&scope, s, h);
+        if (!callback) r = ds__cuda_is_capturing(&scope, s, &capturing);
+        if (r == DS_OK && !capturing) r = ds__cuda_post(&scope, s, h);
+        else if (r == DS_OK) r = blocks ? ds__cuda_refuse_pageable(&scope) : ds__cuda_host_in_capture(&scope, s, fn, user, dtor_fn);
         ds__cuda_leave(&scope);
     }
-    if (r < 0) ds__release(h);
+    if (r < 0 || capturing) ds__release(h);
     return r;
 }
 
@@ -2197,6 +3034,15 @@ enum { DS__CUDA_HOST = -1, DS__CUDA_ASK = -2 /* cudart sees for itself */ };
 static int ds__cuda_where(unsigned place) {
     return place >= DS__AT_DEVICE ? (int)(place - DS__AT_DEVICE) : place == DS__AT_UNKNOWN ? DS__CUDA_ASK : DS__CUDA_HOST;
 }
+
+/* What cudart is told of a copy that is not between two devices. */
+static enum cudaMemcpyKind ds__cuda_kind(int to, int from) {
+    if (to == DS__CUDA_ASK || from == DS__CUDA_ASK || (to >= 0 && from >= 0 && to != from)) return cudaMemcpyDefault;
+    return to >= 0 ? (from >= 0 ? cudaMemcpyDeviceToDevice : cudaMemcpyHostToDevice) : (from >= 0 ? cudaMemcpyDeviceToHost : cudaMemcpyHostToHost);
+}
+
+/* Whether cudart does it: what is not known here may be on a GPU. */
+static int ds__cuda_on_gpu(unsigned place) { return place == DS__AT_UNKNOWN || place >= DS__AT_DEVICE; }
 
 /* The copy as cudart has it; `stream` is one that may be used in this scope. */
 static ds_result ds__cuda_move(const ds__cuda_scope *scope, cudaStream_t stream, const ds__op *op, int to, int from) {
@@ -2218,9 +3064,7 @@ static ds_result ds__cuda_move(const ds__cuda_scope *scope, cudaStream_t stream,
         p.extent.depth = 1;
         return DS__RT(*scope, cudaMemcpy3DPeerAsync, (&p, stream));
     }
-    enum cudaMemcpyKind kind = to == DS__CUDA_ASK || from == DS__CUDA_ASK ? cudaMemcpyDefault
-                               : to >= 0 ? (from >= 0 ? cudaMemcpyDeviceToDevice : cudaMemcpyHostToDevice)
-                                         : (from >= 0 ? cudaMemcpyDeviceToHost : cudaMemcpyHostToHost);
+    enum cudaMemcpyKind kind = ds__cuda_kind(to, from);
     if (height == 1) return DS__RT(*scope, cudaMemcpyAsync, (dst, src, width, kind, stream));
     return DS__RT(*scope, cudaMemcpy2DAsync, (dst, op->u.copy.dst_pitch, src, op->u.copy.src_pitch, width, height, kind, stream));
 }
@@ -2250,7 +3094,7 @@ static ds_result ds__cuda_submit_host_work(const ds__cuda_stream *s, const ds__o
     ds__op *copy = ds__alloc(sizeof *copy);
     if (!copy) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a host function");
     *copy = *op;
-    ds_result r = ds__cuda_submit_host(s, ds__cuda_host_work, NULL, copy, ds__release, 0);
+    ds_result r = ds__cuda_submit_host(s, ds__cuda_host_work, NULL, copy, ds__release, 0, (op->flags & DS__OP_BLOCKS) != 0);
     if (r < 0) { ds__release(copy); return r; }
     return op->flags & DS__OP_BLOCKS ? ds__cuda_stream_synchronize((void *)(uintptr_t)s, DS__FOREVER) : DS_OK;
 }
@@ -2281,7 +3125,10 @@ static ds_result ds__cuda_stage_of(const ds__cuda_scope *scope, ds__cuda_stream 
         ds__lock_give(&ds__cuda.host_lock);
         if (!stage) {
             if (!(stage = ds__alloc(sizeof *stage))) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a staging buffer");
+            enum cudaStreamCaptureMode mode;
+            int relaxed = ds__cuda_relax(scope, &mode);
             ds_result r = DS__RT(*scope, cudaHostAlloc, (&stage->memory, DS__CUDA_STAGE, cudaHostAllocPortable));
+            ds__cuda_unrelax(scope, relaxed, mode);
             if (r < 0) { ds__release(stage); return r; }
         }
         atomic_store(&stage->users, 1);
@@ -2368,6 +3215,10 @@ static ds_result ds__cuda_submit_staged(ds__cuda_stream *s, const ds__op *op, in
     if (!w) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a copy in %zu pieces", across * down);
     ds_result r = ds__cuda_on(&scope, s);
     if (r < 0) { ds__release(w); return r; }
+    int capturing = 0;
+    r = ds__cuda_is_capturing(&scope, s, &capturing);
+    if (capturing) r = ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "a copy between a GPU and a device of the CPU driver cannot be captured; the capture goes on");
+    if (r < 0) { ds__cuda_leave(&scope); ds__release(w); return r; }
     pthread_mutex_lock(&s->staging);
     r = ds__cuda_stage_of(&scope, s);
     if (r < 0) {
@@ -2398,10 +3249,12 @@ static ds_result ds__cuda_record_mark(ds__cuda_stream *s) {
     return r;
 }
 
-static ds_result ds__cuda_wait_mark(const ds__cuda_stream *s, cudaEvent_t event) {
+/* capture: in which the event was recorded last. */
+static ds_result ds__cuda_wait_mark(const ds__cuda_stream *s, cudaEvent_t event, uint64_t capture) {
     ds__cuda_scope scope;
     ds_result r = ds__cuda_on(&scope, s);
     if (r < 0) return r;
+    if (!scope.capture) scope.capture = capture;
     r = DS__RT(scope, cudaStreamWaitEvent, (s->handle, event, 0));
     ds__cuda_leave(&scope);
     return r;
@@ -2414,7 +3267,7 @@ static ds_result ds__cuda_wait_stream(const ds__cuda_stream *s, ds__cuda_stream 
     if (r < 0) return r;
     ds__lock_take(&other->lock);
     r = ds__cuda_record_mark(other);
-    if (r == DS_OK) r = ds__cuda_wait_mark(s, other->mark);
+    if (r == DS_OK) r = ds__cuda_wait_mark(s, other->mark, atomic_load_explicit(&other->capture, memory_order_relaxed));
     ds__lock_give(&other->lock);
     return r;
 }
@@ -2423,8 +3276,16 @@ static ds_result ds__cuda_wait_stream(const ds__cuda_stream *s, ds__cuda_stream 
    operation, since one that is shared would make streams wait for each other that have nothing to do with each other. */
 static ds_result ds__cuda_elsewhere(ds__cuda_stream *s, int device, const ds__op *op, ds_result (*put)(ds__cuda_stream *s, const ds__op *op)) {
     void *native = NULL;
-    int priority = 0;
-    ds_result r = ds__cuda_stream_create(device, DS__STREAM_NEW, DS_STREAM_NON_BLOCKING, &priority, &native);
+    int priority = 0, capturing = 0;
+    ds__cuda_scope scope;
+    ds_result r = ds__cuda_on(&scope, s);
+    if (r < 0) return r;
+    r = ds__cuda_is_capturing(&scope, s, &capturing);
+    ds__cuda_leave(&scope);
+    if (r < 0) return r;
+    if (capturing) /* the stream would have to live as long as a capture that is not known here */
+        return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "in a capture that devstream did not begin, work on memory of cuda:%d must be put on a stream of that device", device);
+    r = ds__cuda_stream_create(device, DS__STREAM_NEW, DS_STREAM_NON_BLOCKING, &priority, &native);
     if (r < 0) return r;
     r = ds__cuda_wait_stream(native, s);
     if (r == DS_OK) r = put(native, op);
@@ -2444,9 +3305,8 @@ static ds_result ds__cuda_copy_on(ds__cuda_stream *s, const ds__op *op) {
 
 static ds_result ds__cuda_submit_copy(ds__cuda_stream *s, const ds__op *op) {
     unsigned to = op->flags >> DS__OP_DST & 127u, from = op->flags >> DS__OP_SRC & 127u;
-    int to_gpu = to == DS__AT_UNKNOWN || to >= DS__AT_DEVICE, from_gpu = from == DS__AT_UNKNOWN || from >= DS__AT_DEVICE;
     int here = DS__AT_DEVICE + s->device;
-    if (!to_gpu && !from_gpu) return ds__cuda_submit_host_work(s, op);
+    if (!ds__cuda_on_gpu(to) && !ds__cuda_on_gpu(from)) return ds__cuda_submit_host_work(s, op);
     ds_result (*put)(ds__cuda_stream *s, const ds__op *op) = ds__cuda_copy_on;
     if (DS__UNLIKELY(from == DS__AT_OTHER)) put = ds__cuda_staged_to_gpu;
     if (DS__UNLIKELY(to == DS__AT_OTHER)) put = ds__cuda_staged_from_gpu;
@@ -2475,8 +3335,9 @@ static ds_result ds__cuda_fill(ds__cuda_stream *s, const ds__op *op) {
         if (height == 1) DS__DR_CODE(scope, code, cuMemsetD32Async, (address, value, width, s->handle));
         else DS__DR_CODE(scope, code, cuMemsetD2D32Async, (address, pitch, value, width, height, s->handle));
     }
+    if (DS__UNLIKELY(code)) r = ds__cuda_fail(&scope, call, code);
     ds__cuda_leave(&scope);
-    return code ? ds__cuda_fail(call, code, s->device) : r;
+    return r;
 }
 
 static ds_result ds__cuda_submit_fill(ds__cuda_stream *s, const ds__op *op) {
@@ -2536,7 +3397,7 @@ static ds_result ds__cuda_load_module(const ds__cuda_scope *scope, const ds__ker
         ds__release(text);
         if (code) {
             ds__release(m);
-            ds_result r = ds__cuda_fail("cuModuleLoadDataEx", code, scope->device);
+            ds_result r = ds__cuda_fail(scope, "cuModuleLoadDataEx", code);
             log[sizeof log - 1] = 0;
             for (char *c = log; *c; c++) if (*c == '\n') *c = ' ';
             return ds__also(r, "; kernel %s could not be loaded%s%s", k->name, *log ? ": " : "", log);
@@ -2563,7 +3424,7 @@ static ds_result ds__cuda_load_function(const ds__cuda_scope *scope, const ds__k
         DS__DR_CODE(*scope, code, cuFuncGetAttribute, (out_shared, DS__CUDA_MAX_SHARED, *out));
     }
     if (!code) return DS_OK;
-    r = ds__also(ds__cuda_fail(call, code, scope->device), "; function \"%s\" of the image of kernel %s", k->cuda.entry, k->name);
+    r = ds__also(ds__cuda_fail(scope, call, code), "; function \"%s\" of the image of kernel %s", k->cuda.entry, k->name);
     if (--f->module->users == 0) { /* nothing can run it */
         ds__cuda_module **p = &ds__cuda.modules;
         while (*p != f->module) p = &(*p)->next;
@@ -2607,9 +3468,12 @@ static inline ds__cuda_function *ds__cuda_loaded(ds__kernel *k, int device) {
 __attribute__((noinline)) static ds_result ds__cuda_ready(const ds__cuda_scope *scope, ds__kernel *k) {
     if (!k->cuda.image && !k->cuda.native_fn) return ds__fail(DS_ERR_UNSUPPORTED, "kernel %s has no CUDA form", k->name);
     if (ds__cuda_loaded(k, scope->device)) return DS_OK;
+    enum cudaStreamCaptureMode mode;
+    int relaxed = ds__cuda_relax(scope, &mode);
     pthread_mutex_lock(&ds__cuda.mutex);
     ds_result r = ds__cuda_load(scope, k);
     pthread_mutex_unlock(&ds__cuda.mutex);
+    ds__cuda_unrelax(scope, relaxed, mode);
     return r;
 }
 
@@ -2651,6 +3515,9 @@ static ds__cuda_module *ds__cuda_take_modules(int device, int all) {
 
 /* The device is current, and nothing that is pending can run them. */
 static void ds__cuda_unload(const ds__cuda_scope *scope, ds__cuda_module *list) {
+    enum cudaStreamCaptureMode mode;
+    if (!list) return;
+    int relaxed = ds__cuda_relax(scope, &mode);
     while (list) {
         ds__cuda_module *m = list;
         int code;
@@ -2659,6 +3526,7 @@ static void ds__cuda_unload(const ds__cuda_scope *scope, ds__cuda_module *list) 
         (void)code; /* after a failure of the device nothing can be unloaded */
         ds__release(m);
     }
+    ds__cuda_unrelax(scope, relaxed, mode);
 }
 
 /* Where the parameters are: in the argument struct, which cuLaunchKernel copies from, or in first and count (which have offset 0
@@ -2678,7 +3546,7 @@ __attribute__((cold, noinline)) static ds_result ds__cuda_allow_shared(const ds_
     if (bytes > atomic_load(&f->shared)) {
         if (k->cuda.native_fn) r = DS__RT(*scope, cudaFuncSetAttribute, (k->cuda.native_fn, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
         else DS__DR_CODE(*scope, code, cuFuncSetAttribute, (atomic_load(&f->function), DS__CUDA_MAX_SHARED, (int)bytes));
-        if (code) r = ds__cuda_fail("cuFuncSetAttribute", code, scope->device);
+        if (code) r = ds__cuda_fail(scope, "cuFuncSetAttribute", code);
         if (r == DS_OK) atomic_store(&f->shared, bytes);
     }
     pthread_mutex_unlock(&ds__cuda.mutex);
@@ -2704,7 +3572,7 @@ static inline ds_result ds__cuda_launch_one(const ds__cuda_scope *scope, const d
         DS__DR_CODE(*scope, code, cuLaunchKernel, (atomic_load_explicit(&f->function, memory_order_relaxed), g->grid[0], g->grid[1], g->grid[2], g->block[0], g->block[1],
                                                    g->block[2], g->shared_bytes, s->handle, params, NULL));
     }
-    return DS__LIKELY(code == 0) ? DS_OK : ds__also(ds__cuda_fail(call, code, s->device), " (kernel %s)", k->name);
+    return DS__LIKELY(code == 0) ? DS_OK : ds__also(ds__cuda_fail(scope, call, code), " (kernel %s)", k->name);
 }
 
 /* Most items of one launch: CUDA counts blocks in 31 bits, a parameter of 4 bytes items in 32. */
@@ -2722,28 +3590,47 @@ static uint64_t ds__cuda_most_items(const ds__kernel *k, uint64_t per_block, int
     return most;
 }
 
+/* Most items of one launch of this many; an error when a launch cannot have them and they cannot be split. */
+static inline ds_result ds__cuda_split(const ds__kernel *k, uint64_t items, uint64_t per_block, uint64_t *most) {
+    int can_split;
+    *most = items;
+    if (DS__LIKELY(items <= INT_MAX)) return DS_OK;
+    *most = ds__cuda_most_items(k, per_block, &can_split);
+    if (items <= *most || can_split) return DS_OK;
+    return ds__fail(DS_ERR_INVALID_VALUE, "kernel %s: %llu items are more than one launch can have, and it does not take FIRST and COUNT in 8 bytes", k->name,
+                    (unsigned long long)items);
+}
+
+static inline ds_grid ds__cuda_items_grid(const ds__kernel *k, int device, uint64_t count) {
+    unsigned block = k->cuda.block ? k->cuda.block : 256;
+    uint64_t per_block = k->cuda.items_per_block ? k->cuda.items_per_block : block;
+    uint64_t limit = (uint64_t)k->cuda.blocks_per_multiprocessor * (unsigned)ds__cuda.multiprocessors[device];
+    /* dividing 64 bits takes longer than all the rest */
+    uint64_t more = count + per_block - 1, blocks = (per_block & (per_block - 1)) == 0 ? more >> __builtin_ctzll(per_block) : more / per_block;
+    if (limit && blocks > limit) blocks = limit;
+    return (ds_grid){ { (unsigned)blocks, 1, 1 }, { block, 1, 1 }, k->cuda.shared_bytes };
+}
+
+/* A grid with the zeros that mean one. */
+static inline ds_grid ds__cuda_whole_grid(const ds_grid *grid) {
+    ds_grid g = *grid;
+    for (int i = 0; i < 3; i++) {
+        if (i > 0 && g.grid[i] == 0) g.grid[i] = 1;
+        if (g.block[i] == 0) g.block[i] = 1;
+    }
+    return g;
+}
+
 /* Over items, in as few launches as they take: one, but for more than 2^31 - 1. */
 static ds_result ds__cuda_launch_items(const ds__cuda_scope *scope, const ds__cuda_stream *s, const ds__op *op, void **params, uint64_t *first,
                                        uint64_t *count) {
     ds__kernel *k = op->u.kernel.kernel;
-    unsigned block = k->cuda.block ? k->cuda.block : 256;
-    uint64_t items = op->u.kernel.items, most = items;
-    uint64_t per_block = k->cuda.items_per_block ? k->cuda.items_per_block : block;
-    uint64_t limit = (uint64_t)k->cuda.blocks_per_multiprocessor * (unsigned)ds__cuda.multiprocessors[s->device];
-    ds_result r = DS_OK;
-    if (DS__UNLIKELY(items > INT_MAX)) {
-        int can_split;
-        most = ds__cuda_most_items(k, per_block, &can_split);
-        if (items > most && !can_split)
-            return ds__fail(DS_ERR_INVALID_VALUE, "kernel %s: %zu items are more than one launch can have, and it does not take FIRST and COUNT in 8 bytes",
-                            k->name, op->u.kernel.items);
-    }
+    uint64_t items = op->u.kernel.items, most;
+    uint64_t per_block = k->cuda.items_per_block ? k->cuda.items_per_block : k->cuda.block ? k->cuda.block : 256;
+    ds_result r = ds__cuda_split(k, items, per_block, &most);
     for (; items && r == DS_OK; items -= *count, *first += *count) {
         *count = items < most ? items : most;
-        /* dividing 64 bits takes longer than all the rest */
-        uint64_t more = *count + per_block - 1, blocks = (per_block & (per_block - 1)) == 0 ? more >> __builtin_ctzll(per_block) : more / per_block;
-        if (limit && blocks > limit) blocks = limit;
-        ds_grid g = { { (unsigned)blocks, 1, 1 }, { block, 1, 1 }, k->cuda.shared_bytes };
+        ds_grid g = ds__cuda_items_grid(k, s->device, *count);
         r = ds__cuda_launch_one(scope, s, k, &g, params);
     }
     return r;
@@ -2759,11 +3646,7 @@ static ds_result ds__cuda_launch(const ds__cuda_stream *s, const ds__op *op) {
     if (DS__UNLIKELY(!ds__cuda_loaded(k, s->device))) r = ds__cuda_ready(&scope, k);
     if (r == DS_OK) ds__cuda_params(k, op->u.kernel.args, &first, &count, params);
     if (r == DS_OK && op->u.kernel.grid) {
-        ds_grid g = *op->u.kernel.grid;
-        for (int i = 0; i < 3; i++) {
-            if (i > 0 && g.grid[i] == 0) g.grid[i] = 1;
-            if (g.block[i] == 0) g.block[i] = 1;
-        }
+        ds_grid g = ds__cuda_whole_grid(op->u.kernel.grid);
         r = ds__cuda_launch_one(&scope, s, k, &g, params);
     } else if (r == DS_OK) {
         r = ds__cuda_launch_items(&scope, s, op, params, &first, &count);
@@ -2772,30 +3655,1700 @@ static ds_result ds__cuda_launch(const ds__cuda_stream *s, const ds__op *op) {
     return r;
 }
 
-/* ---- >>cuda submission ---- */
+/* ---- >>cuda capture and graphs ---- */
 
-static ds_result ds__cuda_record(const ds__cuda_stream *s, const ds__cuda_event *e) {
+/* Policy. CUDA captures, keeps the rules and runs graphs; beside each native graph stands the core's picture, whose node i is the native
+   graph's i-th. After each operation of ours on a stream that captures, CUDA is asked which node it became; what others have put there is entered as a
+   node that is not known. An executable is made from a clone, which stays for its nodes' handles, since the graph may go. What
+   host nodes need is counted: pictures own it, and what an executable needs CUDA owns, through one user object that it
+   ends after the last launch. Codes 900 to 908 tell neither which capture nor whether it goes on: both are looked up. */
+
+/* What belongs to nodes of a native graph: the records of its host nodes and, in executables, what the user attached. */
+#define DS__CUDA_ATTACHED UINT32_MAX /* to the graph */
+#define DS__CUDA_NOWHERE (UINT32_MAX - 1)
+#define DS__CUDA_NEW (UINT32_MAX - 2) /* of a node that has no index yet */
+typedef struct ds__cuda_own { uint32_t node; ds__object *object; } ds__cuda_own;
+typedef struct ds__cuda_owns { ds__cuda_own *at; uint32_t count, room; } ds__cuda_owns;
+
+typedef struct ds__cuda_graph {
+    cudaGraph_t graph;
+    ds__cuda_owns owns;
+    ds__capture *capture;            /* that makes it; under the core's capture lock */
+} ds__cuda_graph;
+
+/* Where a capture began: its stream object may go before. */
+typedef struct ds__cuda_origin {
+    cudaStream_t handle;
+    int device, per_thread;
+    uint64_t thread;
+    ds__cuda_stream *streams;        /* that were made for it */
+} ds__cuda_origin;
+
+typedef struct ds__cuda_exec {
+    cudaGraphExec_t exec;
+    int device, stale;               /* stale: `now` missed a change */
+    cudaGraph_t kept, now;           /* what it was made from, by whose nodes CUDA knows its nodes; what it does now. NULL: CUDA cannot copy the graph */
+    cudaGraphNode_t *kept_node, *now_node;
+    uint32_t count;
+    unsigned char *off;              /* by node */
+    ds__cuda_owns owns;
+} ds__cuda_exec;
+
+/* What a host node of ours runs. */
+typedef struct ds__cuda_task {
+    ds_host_fn fn;
+    void *user;
+    ds__object *payload;
+    ds__op op;                       /* the library's own work */
+} ds__cuda_task;
+
+static void ds__cuda_task_end(void *user) {
+    ds__cuda_task *h = user;
+    ds__object_drop(h->payload);
+    ds__release(h);
+}
+
+/* Of a host node, or a copy or fill of host memory; NULL: no memory, and the sentence is set. */
+static ds__object *ds__cuda_task_new(const ds__node *n) {
+    ds__cuda_task *h = ds__alloc(sizeof *h);
+    ds__object *o = h ? ds__object_new(h, ds__cuda_task_end) : NULL;
+    if (!o) { ds__release(h); ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a host function"); return NULL; }
+    h->fn = n->kind == DS_NODE_HOST ? n->op.u.host.fn : ds__cuda_host_work;
+    h->user = n->kind == DS_NODE_HOST ? n->op.u.host.user : &h->op;
+    h->payload = ds__object_keep(n->payload);
+    h->op = n->op;
+    return o;
+}
+
+static void CUDART_CB ds__cuda_host_node(void *user) {
+    const ds__cuda_task *h = user;
+    int outer = ds__tls.in_callback;
+    ds__tls.in_callback = 1;
+    if (h->fn) h->fn(h->user);
+    ds__tls.in_callback = outer;
+}
+static ds__cuda_task ds__cuda_nothing; /* of a node that is switched off */
+
+static int ds__cuda_own_room(ds__cuda_owns *list) { return ds__room(&list->at, sizeof *list->at, list->count, &list->room); }
+static int ds__cuda_own_keep(ds__cuda_owns *list, uint32_t node, ds__object *o) {
+    if (!ds__cuda_own_room(list)) return 0;
+    list->at[list->count++] = (ds__cuda_own){ node, ds__object_keep(o) };
+    return 1;
+}
+static void ds__cuda_own_drop(ds__cuda_owns *list, uint32_t node) {
+    uint32_t kept = 0, count = list->count;
+    for (uint32_t i = 0; i < count; i++) {
+        ds__cuda_own own = list->at[i];
+        if (own.node != node) list->at[kept++] = own;
+        else ds__object_drop(own.object);
+    }
+    list->count = kept;
+}
+static void ds__cuda_own_end(ds__cuda_owns *list) {
+    for (uint32_t i = 0; i < list->count; i++) ds__object_drop(list->at[i].object);
+    ds__release(list->at);
+    memset(list, 0, sizeof *list);
+}
+/* Adds all of another list, under the given node unless that is DS__CUDA_NOWHERE. */
+static int ds__cuda_own_copy(ds__cuda_owns *to, const ds__cuda_owns *from, uint32_t node) {
+    for (uint32_t i = 0; i < from->count; i++)
+        if (!ds__cuda_own_keep(to, node == DS__CUDA_NOWHERE ? from->at[i].node : node, from->at[i].object)) return 0;
+    return 1;
+}
+/* Adds what the user attached to the graph and to graphs in it. */
+static int ds__cuda_own_attached(ds__cuda_owns *to, const ds__body *b, uint32_t node) {
+    for (size_t i = 0; i < b->object_count; i++)
+        if (!ds__cuda_own_keep(to, node, b->object[i])) return 0;
+    for (uint32_t i = 0; i < b->count; i++)
+        if (b->node[i]->child && !ds__cuda_own_attached(to, b->node[i]->child, node == DS__CUDA_ATTACHED ? i : node)) return 0;
+    return 1;
+}
+/* What is kept for the node; NULL: nothing. */
+static ds__object *ds__cuda_own_find(const ds__cuda_owns *list, uint32_t node) {
+    for (uint32_t i = 0; i < list->count; i++)
+        if (list->at[i].node == node) return list->at[i].object;
+    return NULL;
+}
+
+/* ---- >>cuda open captures ---- */
+
+typedef struct ds__cuda_look {
+    enum cudaStreamCaptureStatus status;
+    unsigned long long id;
+    cudaGraph_t graph;
+    const cudaGraphNode_t *after;    /* CUDA's, until the next call on the stream */
+    size_t count;
+} ds__cuda_look;
+
+static cudaError_t ds__cuda_get_info(cudaStream_t stream, ds__cuda_look *out) {
+    memset(out, 0, sizeof *out);
+#if CUDART_VERSION >= 13000
+    const cudaGraphEdgeData *edges;
+    return cudaStreamGetCaptureInfo(stream, &out->status, &out->id, &out->graph, &out->after, &edges, &out->count);
+#elif CUDART_VERSION >= 12030
+    const cudaGraphEdgeData *edges;
+    return cudaStreamGetCaptureInfo_v3(stream, &out->status, &out->id, &out->graph, &out->after, &edges, &out->count);
+#elif CUDART_VERSION >= 12000
+    return cudaStreamGetCaptureInfo(stream, &out->status, &out->id, &out->graph, &out->after, &out->count);
+#else
+    return cudaStreamGetCaptureInfo_v2(stream, &out->status, &out->id, &out->graph, &out->after, &out->count);
+#endif
+}
+
+static void ds__cuda_lock(void) { ds__lock_take(&ds__g.capture_lock); ds__cuda_locked++; }
+static void ds__cuda_unlock(void) { ds__cuda_locked--; ds__lock_give(&ds__g.capture_lock); }
+
+/* The open capture with CUDA's number; NULL: others began it. The lock is held. */
+static ds__capture *ds__cuda_capture_of(unsigned long long id) {
+    ds__capture *c = ds__g.captures;
+    while (c && (c->driver->type != DS_DEVICE_CUDA || c->native_id != id)) c = c->next;
+    return c;
+}
+
+static int ds__cuda_began_on(const ds__capture *c, const ds__cuda_stream *s) {
+    const ds__cuda_origin *o = c->origin;
+    return o->handle == s->handle && o->device == s->device && (!o->per_thread || o->thread == s->thread);
+}
+
+/* Asks for the capture of the stream and notes it there; inside of a scope of the stream, the lock is held. *out NULL: none, or that
+   of others, which *now tells apart. CUDA does not number an invalid one. */
+static ds_result ds__cuda_find_capture(ds__cuda_scope *scope, ds__cuda_stream *s, ds__cuda_look *now, ds__capture **out) {
+    *out = NULL;
+    ds_result r = ds__cuda_check(scope, ds__cuda_get_info(s->handle, now), "cudaStreamGetCaptureInfo");
+    if (r < 0) return r;
+    if (now->status == cudaStreamCaptureStatusActive) *out = ds__cuda_capture_of(now->id);
+    else if (now->status != cudaStreamCaptureStatusNone) {
+        for (ds__capture *c = ds__g.captures; c && !*out; c = c->next)
+            if (c->driver->type == DS_DEVICE_CUDA && (c->id == atomic_load(&s->capture) || ds__cuda_began_on(c, s))) *out = c;
+        if (*out && (*out)->status == DS_CAPTURE_ACTIVE) (*out)->status = DS_CAPTURE_INVALIDATED; /* by a call that was not made here */
+    }
+    atomic_store(&s->capture, *out ? (*out)->id : 0);
+    scope->capture = *out ? (*out)->id : 0;
+    return DS_OK;
+}
+
+/* Whether CUDA has made it invalid. Nobody can ask for another thread's own stream. */
+static int ds__cuda_is_spoilt(const ds__cuda_scope *scope, const ds__capture *c) {
+    const ds__cuda_origin *o = c->origin;
+    enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    if (o->per_thread && o->thread != ds__cuda_this_thread()) return 0;
+    cudaError_t code = cudaStreamIsCapturing(o->handle, &status);
+    ds__cuda_ignore(scope, code);
+    return code == cudaSuccess && status == cudaStreamCaptureStatusInvalidated;
+}
+
+/* Notes which captures this call has spoiled. */
+static void ds__cuda_find_spoilt(const ds__cuda_scope *scope, const char *rule) {
+    ds__cuda_lock();
+    for (ds__capture *c = ds__g.captures; c; c = c->next)
+        if (c->driver->type == DS_DEVICE_CUDA && c->status == DS_CAPTURE_ACTIVE && ds__cuda_is_spoilt(scope, c)) ds__capture_spoil(c, rule);
+    ds__cuda_unlock();
+}
+
+/* What a code of capture means for the call. */
+static const char *ds__cuda_rule(const char *call, int code) {
+    switch (code) {
+    case cudaErrorStreamCaptureUnsupported:
+        if (strstr(call, "StreamQuery")) return "a stream that captures cannot be asked whether its work is done";
+        if (strstr(call, "StreamSynchronize")) return "a stream that captures cannot be waited for by the host";
+        if (strstr(call, "AddCallback")) return "a callback cannot be captured, a host function can";
+        if (strstr(call, "DeviceSynchronize")) return "waiting for a device is not allowed while the capture is open";
+        return "the call is not allowed in this thread while the capture is open";
+    case cudaErrorStreamCaptureInvalidated: return "the capture is invalid";
+    case cudaErrorStreamCaptureMerge: return "a stream cannot wait for another capture, that would merge the two";
+    case cudaErrorStreamCaptureUnmatched: return "a capture ends on the stream where it began, not on one that was forked into it";
+    case cudaErrorStreamCaptureUnjoined: return "a stream that was forked into the capture was not joined";
+    case cudaErrorStreamCaptureIsolation: return "the event was recorded outside of the capture";
+    case cudaErrorStreamCaptureImplicit: return "the legacy stream cannot be used while a blocking stream of its device captures";
+    case cudaErrorCapturedEvent: return "an event that was recorded in a capture stands for nothing that runs";
+    default: return "only the thread that began the capture may end it, unless it is relaxed";
+    }
+}
+
+/* The sentence of codes 900 to 908. The capture is that of the stream or event, else the one that this call has spoiled, else
+   the one whose rules it broke. */
+__attribute__((cold, noinline)) static ds_result ds__cuda_capture_failed(const ds__cuda_scope *scope, const char *call, int code) {
+    ds__capture *named = NULL, *spoilt = NULL, *forbids = NULL, *only = NULL;
+    int locked = ds__cuda_locked, spoils = 0, count = 0;
+    char rule[sizeof named->rule];
+    const char *why = ds__cuda_rule(call, code);
+    ds_result r = ds__cuda_map(code);
+    snprintf(rule, sizeof rule, "%s (%s says %d)", why, call, code);
+    if (!locked) ds__cuda_lock();
+    for (ds__capture *c = ds__g.captures; c; c = c->next) {
+        if (c->driver->type != DS_DEVICE_CUDA) continue;
+        int now = c->status == DS_CAPTURE_ACTIVE && ds__cuda_is_spoilt(scope, c);
+        if (now) ds__capture_spoil(c, rule);
+        if (now && !spoilt) spoilt = c;
+        if (c->id == scope->capture) { named = c; spoils = now; }
+        if (!forbids && ds__capture_forbids(c)) forbids = c;
+        only = count++ ? NULL : c;
+    }
+    ds__capture *c = named ? named : spoilt ? spoilt : code == cudaErrorStreamCaptureUnsupported && forbids ? forbids : only;
+    if (c && code == cudaErrorCapturedEvent && scope->capture && c != named && c != spoilt) c = NULL;
+    if (c == spoilt && c) spoils = 1;
+    if (code == cudaErrorStreamCaptureUnjoined) spoils = 1; /* and over */
+    if (c) r = ds__capture_fail(r, c, spoils, rule);
+    else if (code == cudaErrorCapturedEvent && scope->capture)
+        r = ds__fail(r, "the event was recorded in capture #%llu, which is over, and nothing ran there; record it again (%s says %d)",
+                     (unsigned long long)scope->capture, call, code);
+    else r = ds__fail(r, "%s; devstream did not begin the capture, or it is over", rule);
+    if (!locked) ds__cuda_unlock();
+    return r;
+}
+
+/* The core's guard with CUDA's answer: whether a capture forbids the thread what is not safe. */
+static int ds__cuda_forbidden(void) {
+    int forbids = 0;
+    ds__cuda_lock();
+    for (const ds__capture *c = ds__g.captures; c; c = c->next) forbids |= c->driver->type == DS_DEVICE_CUDA && ds__capture_forbids(c);
+    ds__cuda_unlock();
+    return forbids;
+}
+
+/* Waits for what is on the streams that do not capture; other threads' own streams cannot be named. Inside of a scope of the device. */
+static ds_result ds__cuda_wait_streams_of(const ds__cuda_scope *scope) {
+    size_t room = 1, count = 0;
+    ds_result r = DS_OK;
+    ds__lock_take(&ds__cuda.lock);
+    for (const ds__cuda_stream *s = ds__cuda.streams; s; s = s->next) room++;
+    ds__lock_give(&ds__cuda.lock);
+    cudaEvent_t *events = ds__alloc(room * sizeof(cudaEvent_t));
+    if (!events) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to wait for %zu streams", room);
+    ds__lock_take(&ds__cuda.lock);
+    const ds__cuda_stream legacy = { .handle = cudaStreamLegacy, .device = scope->device, .kind = DS__STREAM_LEGACY }, *s = &legacy;
+    for (; s && count < room && r == DS_OK; s = s == &legacy ? ds__cuda.streams : s->next) {
+        enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusActive;
+        if (s->device != scope->device || (s->kind == DS__STREAM_PER_THREAD && s->thread != ds__cuda_this_thread())) continue;
+        cudaError_t code = cudaStreamIsCapturing(s->handle, &status);
+        ds__cuda_ignore(scope, code);
+        if (code != cudaSuccess || status != cudaStreamCaptureStatusNone) continue;
+        r = DS__RT(*scope, cudaEventCreateWithFlags, (&events[count], cudaEventDisableTiming));
+        if (r == DS_OK) r = DS__RT(*scope, cudaEventRecord, (events[count++], s->handle));
+    }
+    ds__lock_give(&ds__cuda.lock);
+    for (size_t i = 0; i < count; i++) {
+        if (r == DS_OK) r = DS__RT(*scope, cudaEventSynchronize, (events[i]));
+        ds__cuda_ignore(scope, cudaEventDestroy(events[i]));
+    }
+    ds__release(events);
+    return r;
+}
+static ds_result ds__cuda_wait_streams(void) {
+    ds_result r = DS_OK;
+    for (int i = 0; i < ds__cuda.devices && r == DS_OK; i++) {
+        ds__cuda_scope scope;
+        if (!atomic_load(&ds__cuda.used[i])) continue;
+        if ((r = ds__cuda_enter(&scope, i)) < 0) return r;
+        r = ds__cuda_wait_streams_of(&scope);
+        ds__cuda_leave(&scope);
+        if (r == DS_ERR_FAILED) r = DS_OK;
+    }
+    return r;
+}
+
+/* ---- >>cuda native graphs beside pictures ---- */
+
+static cudaGraphNode_t ds__cuda_native(const ds__node *n) { return n->native; }
+
+/* The node's index; UINT32_MAX: it is not in the picture. What is looked for was added of late. */
+static uint32_t ds__cuda_index(const ds__body *b, cudaGraphNode_t native) {
+    for (uint32_t i = b->count; i-- > 0; )
+        if (b->node[i]->native == (void *)native) return i;
+    return UINT32_MAX;
+}
+
+/* What CUDA's node depends on; *out is to be released. */
+static ds_result ds__cuda_get_after(const ds__cuda_scope *scope, cudaGraphNode_t node, cudaGraphNode_t **out, size_t *count) {
+    *count = 0;
+    *out = NULL;
+#if CUDART_VERSION >= 13000
+    ds_result r = DS__RT(*scope, cudaGraphNodeGetDependencies, (node, NULL, NULL, count));
+#else
+    ds_result r = DS__RT(*scope, cudaGraphNodeGetDependencies, (node, NULL, count));
+#endif
+    if (r < 0 || !*count) return r;
+#if CUDART_VERSION >= 12030
+    size_t size = sizeof(cudaGraphNode_t) + sizeof(cudaGraphEdgeData); /* what others captured may have edges with data */
+#else
+    size_t size = sizeof(cudaGraphNode_t);
+#endif
+    if (!(*out = ds__alloc(*count * size))) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu dependencies", *count);
+#if CUDART_VERSION >= 13000
+    r = DS__RT(*scope, cudaGraphNodeGetDependencies, (node, *out, (cudaGraphEdgeData *)(void *)(*out + *count), count));
+#elif CUDART_VERSION >= 12030
+    r = DS__RT(*scope, cudaGraphNodeGetDependencies_v2, (node, *out, (cudaGraphEdgeData *)(void *)(*out + *count), count));
+#else
+    r = DS__RT(*scope, cudaGraphNodeGetDependencies, (node, *out, count));
+#endif
+    return r;
+}
+
+/* Reads the dependencies of a node into the picture; the lock is held if a capture is open. */
+static ds_result ds__cuda_read_after(const ds__cuda_scope *scope, ds__body *b, uint32_t index) {
+    cudaGraphNode_t *after;
+    size_t count;
+    ds__node *n = b->node[index];
+    ds_result r = ds__cuda_get_after(scope, ds__cuda_native(n), &after, &count);
+    if (r == DS_OK) n->dep_count = 0;
+    for (size_t i = 0; i < count && r == DS_OK; i++) {
+        uint32_t on = ds__cuda_index(b, after[i]);
+        if (on != UINT32_MAX && !ds__node_depend(n, on)) r = DS_ERR_OUT_OF_MEMORY;
+    }
+    ds__release(after);
+    return r;
+}
+
+static ds_result ds__cuda_get_nodes(const ds__cuda_scope *scope, cudaGraph_t graph, cudaGraphNode_t **out, size_t *count) {
+    *out = NULL;
+    ds_result r = DS__RT(*scope, cudaGraphGetNodes, (graph, NULL, count));
+    if (r < 0 || !*count) return r;
+    if (!(*out = ds__alloc(*count * sizeof(cudaGraphNode_t)))) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu nodes", *count);
+    return DS__RT(*scope, cudaGraphGetNodes, (graph, *out, count));
+}
+
+/* Enters nodes that the picture does not have, as ones that are not known. The lock is held if a capture is open. */
+static ds_result ds__cuda_read_nodes(const ds__cuda_scope *scope, ds__body *b) {
+    ds__cuda_graph *g = b->native;
+    cudaGraphNode_t *all;
+    size_t count = 0;
+    ds_result r = DS__RT(*scope, cudaGraphGetNodes, (g->graph, NULL, &count));
+    if (r < 0 || count <= b->count) return r;
+    r = ds__cuda_get_nodes(scope, g->graph, &all, &count);
+    size_t missing = count > b->count ? count - b->count : 0, first = count;
+    while (r == DS_OK && missing && first > 0) {
+        if (ds__cuda_index(b, all[--first]) == UINT32_MAX) missing--;
+        else all[first] = NULL;
+    }
+    uint32_t before = b->count;
+    for (size_t i = first; i < count && r == DS_OK; i++) {
+        ds__op op;
+        if (!all[i]) continue;
+        memset(&op, 0, sizeof op);
+        op.kind = DS__OP_NOTHING;
+        ds__node *n = ds__node_make(&op, b->device, 0);
+        if (n) { n->kind = DS_NODE_NATIVE; n->native = all[i]; }
+        r = n ? ds__body_append(b, n, NULL, 0) : DS_ERR_OUT_OF_MEMORY;
+        if (r < 0) ds__node_free(n);
+    }
+    ds__release(all);
+    for (uint32_t i = before; i < b->count && r == DS_OK; i++) r = ds__cuda_read_after(scope, b, i);
+    return r;
+}
+
+/* Which type of CUDA's the node is. */
+static enum cudaGraphNodeType ds__cuda_type(const ds__node *n) {
+    unsigned to = n->op.flags >> DS__OP_DST & 127u, from = n->op.flags >> DS__OP_SRC & 127u;
+    switch (n->kind) {
+    case DS_NODE_KERNEL: return cudaGraphNodeTypeKernel;
+    case DS_NODE_COPY: return ds__cuda_on_gpu(to) || ds__cuda_on_gpu(from) ? cudaGraphNodeTypeMemcpy : cudaGraphNodeTypeHost;
+    case DS_NODE_FILL: return ds__cuda_on_gpu(to) ? cudaGraphNodeTypeMemset : cudaGraphNodeTypeHost;
+    case DS_NODE_HOST: return cudaGraphNodeTypeHost;
+    case DS_NODE_EVENT_RECORD: return cudaGraphNodeTypeEventRecord;
+    case DS_NODE_EVENT_WAIT: return cudaGraphNodeTypeWaitEvent;
+    case DS_NODE_CHILD: return cudaGraphNodeTypeGraph;
+    default: return cudaGraphNodeTypeEmpty;
+    }
+}
+
+/* The device that is current while the node is made. */
+static int ds__cuda_node_device(const ds__node *n, int otherwise) {
+    int to = (int)(n->op.flags >> DS__OP_DST & 127u) - DS__AT_DEVICE, from = (int)(n->op.flags >> DS__OP_SRC & 127u) - DS__AT_DEVICE;
+    if (n->kind == DS_NODE_KERNEL) return n->device.index;
+    if (n->kind == DS_NODE_COPY && from >= 0) return from;
+    return (n->kind == DS_NODE_COPY || n->kind == DS_NODE_FILL) && to >= 0 ? to : otherwise;
+}
+
+/* A launch as the parameters of a node point to it. */
+typedef struct ds__cuda_call {
+    ds_grid grid;
+    uint64_t first, count;
+    void *params[DS_KERNEL_MAX_PARAMS];
+} ds__cuda_call;
+
+static ds_result ds__cuda_prepare(const ds__cuda_scope *scope, const ds__node *n, ds__cuda_call *out) {
+    ds__kernel *k = n->op.u.kernel.kernel;
+    ds_result r = ds__cuda_loaded(k, scope->device) ? DS_OK : ds__cuda_ready(scope, k);
+    if (r < 0) return r;
+    out->first = 0;
+    out->count = n->op.u.kernel.items;
+    ds__cuda_params(k, n->op.u.kernel.args, &out->first, &out->count, out->params);
+    if (n->op.u.kernel.grid) {
+        out->grid = ds__cuda_whole_grid(n->op.u.kernel.grid);
+    } else {
+        uint64_t most;
+        r = ds__cuda_split(k, out->count, k->cuda.items_per_block ? k->cuda.items_per_block : k->cuda.block ? k->cuda.block : 256, &most);
+        if (r == DS_OK && out->count > most)
+            r = ds__fail(DS_ERR_UNSUPPORTED, "kernel %s: %zu items take more than one launch, a node is one", k->name, n->op.u.kernel.items);
+        out->grid = ds__cuda_items_grid(k, scope->device, out->count);
+    }
+    ds__cuda_function *f = ds__cuda_loaded(k, scope->device);
+    if (r == DS_OK && out->grid.shared_bytes > atomic_load(&f->shared)) r = ds__cuda_allow_shared(scope, k, f, out->grid.shared_bytes);
+    return r;
+}
+
+/* Adds a kernel node (graph), or sets one of a graph (neither) or of an executable (exec). */
+static ds_result ds__cuda_put_kernel(const ds__cuda_scope *scope, const ds__node *n, cudaGraph_t graph, cudaGraphExec_t exec, const cudaGraphNode_t *after,
+                                     size_t count, cudaGraphNode_t *node) {
+    const ds__kernel *k = n->op.u.kernel.kernel;
+    ds__cuda_call c;
+    int code = 0;
+    ds_result r = ds__cuda_prepare(scope, n, &c);
+    if (r < 0) return r;
+    if (k->cuda.native_fn) {
+        struct cudaKernelNodeParams p;
+        memset(&p, 0, sizeof p);
+        p.func = (void *)(uintptr_t)k->cuda.native_fn;
+        p.gridDim = (struct dim3){ c.grid.grid[0], c.grid.grid[1], c.grid.grid[2] };
+        p.blockDim = (struct dim3){ c.grid.block[0], c.grid.block[1], c.grid.block[2] };
+        p.sharedMemBytes = c.grid.shared_bytes;
+        p.kernelParams = c.params;
+        r = graph ? DS__RT(*scope, cudaGraphAddKernelNode, (node, graph, after, count, &p))
+            : exec ? DS__RT(*scope, cudaGraphExecKernelNodeSetParams, (exec, *node, &p)) : DS__RT(*scope, cudaGraphKernelNodeSetParams, (*node, &p));
+    } else {
+        ds__cuda_kernel_params p = { atomic_load(&ds__cuda_loaded(n->op.u.kernel.kernel, scope->device)->function), c.grid.grid[0], c.grid.grid[1], c.grid.grid[2],
+                                     c.grid.block[0], c.grid.block[1], c.grid.block[2], c.grid.shared_bytes, c.params, NULL, NULL, NULL };
+        if (graph) DS__DR_CODE(*scope, code, cuGraphAddKernelNode, (node, graph, after, count, &p));
+        else if (exec) DS__DR_CODE(*scope, code, cuGraphExecKernelNodeSetParams, (exec, *node, &p));
+        else DS__DR_CODE(*scope, code, cuGraphKernelNodeSetParams, (*node, &p));
+        if (code) r = ds__cuda_fail(scope, graph ? "cuGraphAddKernelNode" : exec ? "cuGraphExecKernelNodeSetParams" : "cuGraphKernelNodeSetParams", code);
+    }
+    return r < 0 ? ds__also(r, " (kernel %s)", k->name) : r;
+}
+
+static struct cudaMemcpy3DParms ds__cuda_copy_params(const ds__op *op) {
+    int to = ds__cuda_where(op->flags >> DS__OP_DST & 127u), from = ds__cuda_where(op->flags >> DS__OP_SRC & 127u);
+    size_t width = op->u.copy.width, height = op->u.copy.height;
+    struct cudaMemcpy3DParms p;
+    memset(&p, 0, sizeof p);
+    p.dstPtr.ptr = op->u.copy.dst;
+    p.srcPtr.ptr = (void *)(uintptr_t)op->u.copy.src;
+    p.dstPtr.pitch = height > 1 ? op->u.copy.dst_pitch : width;
+    p.srcPtr.pitch = height > 1 ? op->u.copy.src_pitch : width;
+    p.dstPtr.xsize = p.srcPtr.xsize = p.extent.width = width;
+    p.dstPtr.ysize = p.srcPtr.ysize = p.extent.height = height;
+    p.extent.depth = 1;
+    p.kind = ds__cuda_kind(to, from);
+    return p;
+}
+
+static struct cudaMemsetParams ds__cuda_fill_params(const ds__op *op) {
+    static const unsigned mask[] = { 0, 0xff, 0xffff, 0, 0xffffffffu };
+    struct cudaMemsetParams p;
+    memset(&p, 0, sizeof p);
+    p.dst = op->u.fill.dst;
+    p.pitch = op->u.fill.height > 1 ? op->u.fill.pitch : 0;
+    p.elementSize = (unsigned)op->u.fill.value_size;
+    p.width = op->u.fill.width;
+    p.height = op->u.fill.height;
+    p.value = op->u.fill.value & mask[op->u.fill.value_size];
+    return p;
+}
+
+static ds_result ds__cuda_set_priority(const ds__cuda_scope *scope, cudaGraphNode_t node, int value) {
+    cudaLaunchAttributeValue priority;
+    memset(&priority, 0, sizeof priority);
+    priority.priority = value;
+    return DS__RT(*scope, cudaGraphKernelNodeSetAttribute, (node, cudaLaunchAttributePriority, &priority));
+}
+
+static ds_result ds__cuda_child_native(ds__body *child);
+
+/* Adds a native node of the picture's node; what it needs is kept under its index. otherwise: the graph's device. No scope is needed. */
+static ds_result ds__cuda_add(ds__cuda_graph *g, const ds__node *n, uint32_t index, int otherwise, const cudaGraphNode_t *after, size_t count, cudaGraphNode_t *out) {
+    cudaGraph_t graph = g->graph;
     ds__cuda_scope scope;
-    ds_result r = ds__cuda_on(&scope, s);
-    if (DS__UNLIKELY(r < 0)) return r;
-    r = DS__RT(scope, cudaEventRecord, (e->event, s->handle));
+    ds__object *task = NULL;
+    if (n->kind == DS_NODE_NATIVE) return ds__fail(DS_ERR_UNSUPPORTED, "a node that others captured can only be copied with its graph");
+    if (n->kind == DS_NODE_COPY && (ds__place_of(&n->op, DS__OP_DST) == DS__AT_OTHER || ds__place_of(&n->op, DS__OP_SRC) == DS__AT_OTHER)) return ds__fail(DS_ERR_CROSS_DRIVER, "a graph cannot copy between devices of different drivers");
+    ds_result r = n->child ? ds__cuda_child_native(n->child) : DS_OK;
+    if (r == DS_OK) r = ds__cuda_enter(&scope, ds__cuda_node_device(n, otherwise));
+    if (r < 0) return r;
+    struct cudaHostNodeParams host = { ds__cuda_host_node, NULL };
+    struct cudaMemcpy3DParms copy;
+    struct cudaMemsetParams fill;
+    switch (ds__cuda_type(n)) {
+    case cudaGraphNodeTypeKernel:
+        r = ds__cuda_put_kernel(&scope, n, graph, NULL, after, count, out);
+        if (r == DS_OK && n->priority && (r = ds__cuda_set_priority(&scope, *out, n->priority)) < 0) ds__cuda_ignore(&scope, cudaGraphDestroyNode(*out));
+        break;
+    case cudaGraphNodeTypeMemcpy:
+        copy = ds__cuda_copy_params(&n->op);
+        r = DS__RT(scope, cudaGraphAddMemcpyNode, (out, graph, after, count, &copy));
+        break;
+    case cudaGraphNodeTypeMemset:
+        fill = ds__cuda_fill_params(&n->op);
+        r = DS__RT(scope, cudaGraphAddMemsetNode, (out, graph, after, count, &fill));
+        break;
+    case cudaGraphNodeTypeHost:
+        task = ds__cuda_task_new(n);
+        if (!task || !ds__cuda_own_room(&g->owns)) { r = DS_ERR_OUT_OF_MEMORY; break; }
+        host.userData = task->user;
+        r = DS__RT(scope, cudaGraphAddHostNode, (out, graph, after, count, &host));
+        if (r == DS_OK) { g->owns.at[g->owns.count++] = (ds__cuda_own){ index, task }; task = NULL; }
+        break;
+    case cudaGraphNodeTypeEventRecord: r = DS__RT(scope, cudaGraphAddEventRecordNode, (out, graph, after, count, ((ds__cuda_event *)n->op.u.event.event)->event)); break;
+    case cudaGraphNodeTypeWaitEvent: r = DS__RT(scope, cudaGraphAddEventWaitNode, (out, graph, after, count, ((ds__cuda_event *)n->op.u.event.event)->event)); break;
+    case cudaGraphNodeTypeGraph: {
+        const ds__cuda_graph *child = n->child->native;
+        if (!ds__cuda_own_copy(&g->owns, &child->owns, index)) r = DS_ERR_OUT_OF_MEMORY;
+        else r = DS__RT(scope, cudaGraphAddChildGraphNode, (out, graph, after, count, child->graph));
+        if (r < 0) ds__cuda_own_drop(&g->owns, index);
+        break;
+    }
+    default: r = DS__RT(scope, cudaGraphAddEmptyNode, (out, graph, after, count)); break;
+    }
+    ds__object_drop(task);
     ds__cuda_leave(&scope);
     return r;
 }
 
-static ds_result ds__cuda_submit(void *stream, const ds__op *op) {
-    ds__cuda_stream *s = stream;
+static ds_result ds__cuda_connect(const ds__cuda_scope *scope, cudaGraph_t graph, cudaGraphNode_t from, cudaGraphNode_t to) {
+#if CUDART_VERSION >= 13000
+    return DS__RT(*scope, cudaGraphAddDependencies, (graph, &from, &to, NULL, 1));
+#else
+    return DS__RT(*scope, cudaGraphAddDependencies, (graph, &from, &to, 1));
+#endif
+}
+
+static void ds__cuda_graph_end(ds__cuda_graph *g, int device) {
+    ds__cuda_scope scope;
+    if (g->graph) {
+        ds__cuda_enter_or_not(&scope, device);
+        ds__cuda_ignore(&scope, cudaGraphDestroy(g->graph));
+        ds__cuda_leave(&scope);
+    }
+    ds__cuda_own_end(&g->owns);
+    ds__release(g);
+}
+
+static ds_result ds__cuda_graph_make(int device, ds__cuda_graph **out) {
+    ds__cuda_scope scope;
+    ds__cuda_graph *g = ds__alloc(sizeof *g);
+    if (!g) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
+    ds_result r = ds__cuda_enter(&scope, device);
+    if (r == DS_OK) {
+        r = DS__RT(scope, cudaGraphCreate, (&g->graph, 0));
+        ds__cuda_leave(&scope);
+    }
+    if (r < 0) ds__release(g);
+    else *out = g;
+    return r;
+}
+
+/* A native graph of the whole picture, in which `fresh`, if given, stands in the place of a node. nodes: the native ones, with room for
+   as many again. */
+static ds_result ds__cuda_build(const ds__body *b, uint32_t index, const ds__node *fresh, cudaGraphNode_t *nodes, ds__cuda_graph **out) {
+    cudaGraphNode_t *after = nodes + b->count;
+    ds__cuda_scope scope;
+    ds__cuda_graph *g;
+    ds_result r = ds__cuda_graph_make(b->device.index, &g);
+    if (r < 0) return r;
+    for (uint32_t i = 0; i < b->count && r == DS_OK; i++) {
+        size_t count = 0;
+        for (uint32_t k = 0; k < b->node[i]->dep_count; k++)
+            if (b->node[i]->deps[k] < i) after[count++] = nodes[b->node[i]->deps[k]];
+        r = ds__cuda_add(g, fresh && i == index ? fresh : b->node[i], i, b->device.index, after, count, &nodes[i]);
+    }
+    if (r == DS_OK) r = ds__cuda_enter(&scope, b->device.index);
+    if (r < 0) { ds__cuda_graph_end(g, b->device.index); return r; }
+    for (uint32_t i = 0; i < b->count; i++)
+        for (uint32_t k = 0; k < b->node[i]->dep_count && r == DS_OK; k++)
+            if (b->node[i]->deps[k] > i) r = ds__cuda_connect(&scope, g->graph, nodes[b->node[i]->deps[k]], nodes[i]);
+    ds__cuda_leave(&scope);
+    if (r < 0) ds__cuda_graph_end(g, b->device.index);
+    else *out = g;
+    return r;
+}
+
+/* The native nodes of the picture, with room for as many again behind them; NULL: no memory. */
+static cudaGraphNode_t *ds__cuda_natives(const ds__body *b) {
+    cudaGraphNode_t *list = ds__alloc((2u * (size_t)b->count + 1) * sizeof *list);
+    for (uint32_t i = 0; list && i < b->count; i++) list[i] = ds__cuda_native(b->node[i]);
+    if (!list) ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph of %u nodes", (unsigned)b->count);
+    return list;
+}
+
+/* Builds the native graph anew; the old one, if there is one, goes. */
+static ds_result ds__cuda_rebuild(ds__body *b, uint32_t index, const ds__node *fresh) {
+    ds__cuda_graph *g = NULL;
+    cudaGraphNode_t *nodes = ds__cuda_natives(b);
+    ds_result r = nodes ? ds__cuda_build(b, index, fresh, nodes, &g) : DS_ERR_OUT_OF_MEMORY;
+    if (r == DS_OK) {
+        for (uint32_t i = 0; i < b->count; i++) b->node[i]->native = nodes[i];
+        if (b->native) ds__cuda_graph_end(b->native, b->device.index);
+        b->native = g;
+    }
+    ds__release(nodes);
+    return r;
+}
+
+static ds_result ds__cuda_child_native(ds__body *child) { return child->native ? DS_OK : ds__cuda_rebuild(child, 0, NULL); }
+
+static ds_result ds__cuda_graph_create(ds__body *b) {
+    ds__cuda_graph *g = NULL;
+    ds_result r = ds__cuda_graph_make(b->device.index, &g);
+    b->native = g;
+    return r;
+}
+static void ds__cuda_graph_destroy(ds__body *b) {
+    ds__cuda_graph_end(b->native, b->device.index);
+    b->native = NULL;
+}
+
+/* While a capture makes the graph it may have become invalid, and with it CUDA's graph gone. The lock is held then. */
+static ds_result ds__cuda_usable(const ds__body *b) {
+    const ds__cuda_graph *g = b->native;
+    ds__cuda_scope scope;
+    if (DS__LIKELY(!g->capture)) return g->graph ? DS_OK : ds__fail(DS_ERR_ILLEGAL_STATE, "the capture that was to make the graph failed");
+    ds_result r = ds__cuda_enter(&scope, b->device.index);
+    if (r < 0) return r;
+    if (g->capture->status == DS_CAPTURE_ACTIVE && ds__cuda_is_spoilt(&scope, g->capture)) g->capture->status = DS_CAPTURE_INVALIDATED;
+    ds__cuda_leave(&scope);
+    return g->capture->status == DS_CAPTURE_ACTIVE ? DS_OK : ds__capture_fail(DS_ERR_CAPTURE_INVALIDATED, g->capture, 0, "");
+}
+
+/* Enters what others have captured meanwhile, before the node that the core has just put at the picture's end: the order of the
+   picture is CUDA's. */
+static ds_result ds__cuda_read_before_last(ds__body *b) {
+    ds__cuda_scope scope;
+    ds__node *n = b->node[b->count - 1];
+    uint32_t before = b->count - 1;
+    ds_result r = ds__cuda_enter(&scope, b->device.index);
+    if (r < 0) return r;
+    b->count = before;
+    r = ds__cuda_read_nodes(&scope, b);
+    ds__cuda_leave(&scope);
+    if (r == DS_OK) r = ds__body_append(b, n, NULL, 0);
+    if (r == DS_OK) return r;
+    while (b->count > before) ds__node_free(b->node[--b->count]);
+    b->node[b->count++] = n;
+    return r;
+}
+
+static ds_result ds__cuda_graph_add_last(ds__body *b) {
+    ds__cuda_graph *g = b->native;
+    ds__node *n = b->node[b->count - 1];
+    cudaGraphNode_t node = NULL, *after = ds__alloc((n->dep_count + 1u) * sizeof(cudaGraphNode_t));
+    if (!after) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %u dependencies", (unsigned)n->dep_count);
+    for (uint32_t i = 0; i < n->dep_count; i++) after[i] = ds__cuda_native(b->node[n->deps[i]]);
+    ds_result r = ds__cuda_usable(b);
+    if (r == DS_OK && g->capture) r = ds__cuda_read_before_last(b);
+    if (r == DS_OK) r = ds__cuda_add(g, n, b->count - 1, b->device.index, after, n->dep_count, &node);
+    n->native = node;
+    ds__release(after);
+    return r;
+}
+/* The core has the lock when a capture makes the graph. */
+static ds_result ds__cuda_graph_add(ds__body *b, uint32_t index) {
+    int held = ((ds__cuda_graph *)b->native)->capture != NULL;
+    (void)index; /* the last */
+    ds__cuda_locked += held;
+    ds_result r = ds__cuda_graph_add_last(b);
+    ds__cuda_locked -= held;
+    return r;
+}
+
+static ds_result ds__cuda_graph_edge_locked(ds__body *b, uint32_t from, uint32_t to) {
+    ds__cuda_scope scope;
+    ds_result r = ds__cuda_usable(b);
+    if (r == DS_OK) r = ds__cuda_enter(&scope, b->device.index);
+    if (r < 0) return r;
+    r = ds__cuda_connect(&scope, ((ds__cuda_graph *)b->native)->graph, ds__cuda_native(b->node[from]), ds__cuda_native(b->node[to]));
+    ds__cuda_leave(&scope);
+    return r;
+}
+static ds_result ds__cuda_graph_edge(ds__body *b, uint32_t from, uint32_t to) {
+    ds__cuda_lock();
+    ds_result r = ds__cuda_graph_edge_locked(b, from, to);
+    ds__cuda_unlock();
+    return r;
+}
+
+/* CUDA's copy of a graph, and of each of its nodes the copy. */
+static ds_result ds__cuda_clone(const ds__cuda_scope *scope, cudaGraph_t from, const cudaGraphNode_t *nodes, uint32_t count, cudaGraph_t *out, cudaGraphNode_t *out_nodes) {
+    *out = NULL;
+    ds_result r = DS__RT(*scope, cudaGraphClone, (out, from));
+    for (uint32_t i = 0; i < count && r == DS_OK; i++) r = DS__RT(*scope, cudaGraphNodeFindInClone, (&out_nodes[i], nodes[i], *out));
+    if (r < 0 && *out) { ds__cuda_ignore(scope, cudaGraphDestroy(*out)); *out = NULL; }
+    return r;
+}
+
+static ds_result ds__cuda_graph_clone(ds__body *from, ds__body *to) {
+    const ds__cuda_graph *old = from->native;
+    ds__cuda_scope scope;
+    if (!old) return DS_OK; /* a picture only: made when it is needed */
+    ds__cuda_graph *g = ds__alloc(sizeof *g);
+    cudaGraphNode_t *nodes = ds__cuda_natives(from);
+    ds_result r = g && nodes ? ds__cuda_usable(from) : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph of %u nodes", (unsigned)from->count);
+    if (r == DS_OK && !ds__cuda_own_copy(&g->owns, &old->owns, DS__CUDA_NOWHERE)) r = DS_ERR_OUT_OF_MEMORY;
+    if (r == DS_OK && (r = ds__cuda_enter(&scope, from->device.index)) == DS_OK) {
+        r = ds__cuda_clone(&scope, old->graph, nodes, from->count, &g->graph, nodes + from->count);
+        ds__cuda_leave(&scope);
+    }
+    for (uint32_t i = 0; i < from->count && r == DS_OK; i++) to->node[i]->native = nodes[from->count + i];
+    if (r == DS_OK) to->native = g;
+    else if (g) { ds__cuda_own_end(&g->owns); ds__release(g); }
+    ds__release(nodes);
+    return r;
+}
+
+/* Nothing to do: pictures keep it, and executables get what the picture has when they are made. */
+static ds_result ds__cuda_graph_attach(ds__body *b, ds__object *o) { (void)b; (void)o; return DS_OK; }
+
+/* Sets a native node of a graph, or with exec of an executable, which knows it by that node. task: of a host node. */
+static ds_result ds__cuda_set(const ds__node *n, int otherwise, cudaGraphExec_t exec, cudaGraphNode_t node, void *task) {
+    ds__cuda_scope scope;
+    struct cudaHostNodeParams host = { ds__cuda_host_node, task };
+    struct cudaMemcpy3DParms copy;
+    struct cudaMemsetParams fill;
+    ds_result r = ds__cuda_enter(&scope, ds__cuda_node_device(n, otherwise));
+    if (r < 0) return r;
+    switch (ds__cuda_type(n)) {
+    case cudaGraphNodeTypeKernel: r = ds__cuda_put_kernel(&scope, n, NULL, exec, NULL, 0, &node); break;
+    case cudaGraphNodeTypeMemcpy:
+        copy = ds__cuda_copy_params(&n->op);
+        r = exec ? DS__RT(scope, cudaGraphExecMemcpyNodeSetParams, (exec, node, &copy)) : DS__RT(scope, cudaGraphMemcpyNodeSetParams, (node, &copy));
+        break;
+    case cudaGraphNodeTypeMemset:
+        fill = ds__cuda_fill_params(&n->op);
+        r = exec ? DS__RT(scope, cudaGraphExecMemsetNodeSetParams, (exec, node, &fill)) : DS__RT(scope, cudaGraphMemsetNodeSetParams, (node, &fill));
+        break;
+    case cudaGraphNodeTypeHost: r = DS__RT(scope, cudaGraphHostNodeSetParams, (node, &host)); break;
+    case cudaGraphNodeTypeEventRecord: {
+        cudaEvent_t event = ((ds__cuda_event *)n->op.u.event.event)->event;
+        r = exec ? DS__RT(scope, cudaGraphExecEventRecordNodeSetEvent, (exec, node, event)) : DS__RT(scope, cudaGraphEventRecordNodeSetEvent, (node, event));
+        break;
+    }
+    case cudaGraphNodeTypeWaitEvent: {
+        cudaEvent_t event = ((ds__cuda_event *)n->op.u.event.event)->event;
+        r = exec ? DS__RT(scope, cudaGraphExecEventWaitNodeSetEvent, (exec, node, event)) : DS__RT(scope, cudaGraphEventWaitNodeSetEvent, (node, event));
+        break;
+    }
+    default: break;
+    }
+    ds__cuda_leave(&scope);
+    return r;
+}
+
+static ds_result ds__cuda_set_child(const ds__cuda_scope *scope, cudaGraphNode_t node, const ds__body *child, ds__cuda_owns *owns, uint32_t tag);
+
+/* Sets a node of a graph to what the picture's node does; `owns` gets what it needs, under `tag`. Inside of any scope. */
+static ds_result ds__cuda_set_in_graph(const ds__cuda_scope *scope, cudaGraphNode_t node, const ds__node *n, int device, ds__cuda_owns *owns, uint32_t tag) {
+    enum cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
+    if (n->kind == DS_NODE_NATIVE) return DS_OK;
+    ds_result r = DS__RT(*scope, cudaGraphNodeGetType, (node, &type));
+    if (r == DS_OK && type != ds__cuda_type(n)) r = ds__fail(DS_ERR_UNSUPPORTED, "CUDA cannot make a node of type %d one of type %d", (int)type, (int)ds__cuda_type(n));
+    if (r < 0) return r;
+    if (n->kind == DS_NODE_CHILD) return ds__cuda_set_child(scope, node, n->child, owns, tag);
+    if (type != cudaGraphNodeTypeHost) return ds__cuda_set(n, device, NULL, node, NULL);
+    ds__object *task = ds__cuda_task_new(n);
+    if (!task || !ds__cuda_own_room(owns)) { ds__object_drop(task); return DS_ERR_OUT_OF_MEMORY; }
+    owns->at[owns->count++] = (ds__cuda_own){ tag, task };
+    return ds__cuda_set(n, device, NULL, node, task->user);
+}
+
+/* The graph inside of a child node: CUDA has its nodes in the order in which they were added, as the picture has. */
+static ds_result ds__cuda_set_child(const ds__cuda_scope *scope, cudaGraphNode_t node, const ds__body *child, ds__cuda_owns *owns, uint32_t tag) {
+    cudaGraph_t inner = NULL;
+    cudaGraphNode_t *nodes = NULL;
+    size_t count = 0;
+    ds_result r = DS__RT(*scope, cudaGraphChildGraphNodeGetGraph, (node, &inner));
+    if (r == DS_OK) r = ds__cuda_get_nodes(scope, inner, &nodes, &count);
+    if (r == DS_OK && count != child->count) r = ds__fail(DS_ERR_UNSUPPORTED, "the child has %u nodes, the one that is there %zu", (unsigned)child->count, count);
+    for (size_t i = 0; i < count && r == DS_OK; i++) r = ds__cuda_set_in_graph(scope, nodes[i], child->node[i], child->device.index, owns, tag);
+    ds__release(nodes);
+    return r;
+}
+
+static int ds__cuda_has_unknown(const ds__body *b, int in_children) {
+    for (uint32_t i = 0; i < b->count; i++)
+        if (b->node[i]->kind == DS_NODE_NATIVE || (in_children && b->node[i]->child && ds__cuda_has_unknown(b->node[i]->child, 1))) return 1;
+    return 0;
+}
+
+/* CUDA cannot change everything of a node, and a new one in its place would be the last one of its graph, which matters for updates
+   of executables. */
+static ds_result ds__cuda_graph_set_locked(ds__body *b, uint32_t index, const ds__node *fresh) {
+    ds__cuda_graph *g = b->native;
+    const ds__node *old = b->node[index];
+    ds__cuda_owns owns = { NULL, 0, 0 };
+    ds__cuda_scope scope;
+    ds_result r = ds__cuda_usable(b);
+    if (r < 0) return r;
+    int other = ds__cuda_type(fresh) != ds__cuda_type(old) || fresh->kind == DS_NODE_CHILD;
+    if (fresh->kind == DS_NODE_KERNEL)
+        other |= fresh->device.index != old->device.index || !fresh->op.u.kernel.kernel->cuda.native_fn != !old->op.u.kernel.kernel->cuda.native_fn;
+    if (other && (g->capture || ds__cuda_has_unknown(b, 0)))
+        return ds__fail(DS_ERR_UNSUPPORTED, "CUDA cannot change the node so, and the graph cannot be made anew: %s", g->capture ? "a capture makes it" : "it has nodes that others captured");
+    if (other) return ds__cuda_rebuild(b, index, fresh);
+    if ((r = ds__cuda_enter(&scope, b->device.index)) < 0) return r;
+    cudaGraphNode_t node = ds__cuda_native(old);
+    int priority = fresh->kind == DS_NODE_KERNEL && fresh->priority != old->priority;
+    if (priority) r = ds__cuda_set_priority(&scope, node, fresh->priority);
+    if (r == DS_OK && !ds__cuda_own_room(&g->owns)) r = DS_ERR_OUT_OF_MEMORY;
+    if (r == DS_OK) r = ds__cuda_set_in_graph(&scope, node, fresh, b->device.index, &owns, index);
+    if (r < 0 && priority) DS_IGNORE(ds__cuda_set_priority(&scope, node, old->priority));
+    if (r == DS_OK && owns.count) {
+        ds__cuda_own_drop(&g->owns, index);
+        g->owns.at[g->owns.count++] = owns.at[0];
+        owns.count = 0;
+    }
+    ds__cuda_own_end(&owns);
+    ds__cuda_leave(&scope);
+    return r;
+}
+static ds_result ds__cuda_graph_set(ds__body *b, uint32_t index, const ds__node *fresh) {
+    ds__cuda_lock();
+    ds_result r = ds__cuda_graph_set_locked(b, index, fresh);
+    ds__cuda_unlock();
+    return r;
+}
+
+/* ---- >>cuda executables ---- */
+
+static void ds__cuda_unlist_keep(ds__cuda_keep *k) {
+    ds__lock_take(&ds__cuda.host_lock);
+    if (k->previous) k->previous->next = k->next; else ds__cuda.keeps = k->next;
+    if (k->next) k->next->previous = k->previous;
+    ds__lock_give(&ds__cuda.host_lock);
+}
+
+/* On a thread of CUDA's, where it may not be called. */
+static void CUDART_CB ds__cuda_keep_end(void *user) {
+    ds__cuda_keep *k = user;
+    int pending = DS__CUDA_PENDING;
+    if (!atomic_compare_exchange_strong(&k->state, &pending, DS__CUDA_TAKEN)) return;
+    for (uint32_t i = 0; i < k->count; i++) ds__object_drop(k->object[i]);
+    ds__cuda_unlist_keep(k); /* then the driver may stop */
+    ds__release(k);
+}
+
+/* An object of CUDA's that owns all of the list; *out NULL: it is empty. */
+static ds_result ds__cuda_keep_make(const ds__cuda_scope *scope, const ds__cuda_owns *owns, cudaUserObject_t *out) {
+    *out = NULL;
+    if (!owns->count) return DS_OK;
+    ds__cuda_keep *k = ds__alloc(sizeof *k + owns->count * sizeof k->object[0]);
+    if (!k) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
+    for (; k->count < owns->count; k->count++) k->object[k->count] = ds__object_keep(owns->at[k->count].object);
+    ds__lock_take(&ds__cuda.host_lock);
+    k->next = ds__cuda.keeps;
+    if (k->next) k->next->previous = k;
+    ds__cuda.keeps = k;
+    ds__lock_give(&ds__cuda.host_lock);
+    ds_result r = DS__RT(*scope, cudaUserObjectCreate, (out, k, ds__cuda_keep_end, 1, cudaUserObjectNoDestructorSync));
+    if (r < 0) { *out = NULL; ds__cuda_keep_end(k); }
+    return r;
+}
+static void ds__cuda_keep_drop(const ds__cuda_scope *scope, cudaUserObject_t object) {
+    cudaError_t code = object ? cudaErrorUnknown : cudaSuccess;
+    for (int tries = 0; tries < 3 && code != cudaSuccess; tries++) ds__cuda_ignore(scope, code = cudaUserObjectRelease(object, 1));
+}
+
+/* The same, and the graph has it. */
+static ds_result ds__cuda_retain(const ds__cuda_scope *scope, cudaGraph_t graph, const ds__cuda_owns *owns, cudaUserObject_t *out) {
+    ds_result r = ds__cuda_keep_make(scope, owns, out);
+    if (r < 0 || !*out) return r;
+    r = DS__RT(*scope, cudaGraphRetainUserObject, (graph, *out, 1, cudaGraphUserObjectMove));
+    if (r < 0) { ds__cuda_keep_drop(scope, *out); *out = NULL; }
+    return r;
+}
+/* From here on only the executable has it. */
+static void ds__cuda_unretain(const ds__cuda_scope *scope, cudaGraph_t graph, cudaUserObject_t object) {
+    cudaError_t code = object ? cudaErrorUnknown : cudaSuccess;
+    for (int tries = 0; tries < 3 && code != cudaSuccess; tries++) ds__cuda_ignore(scope, code = cudaGraphReleaseUserObject(graph, object, 1));
+}
+
+static void ds__cuda_exec_end(ds__cuda_exec *x) {
+    ds__cuda_scope scope;
+    ds__cuda_enter_or_not(&scope, x->device);
+    if (x->exec) ds__cuda_ignore(&scope, cudaGraphExecDestroy(x->exec));
+    if (x->now && x->now != x->kept) ds__cuda_ignore(&scope, cudaGraphDestroy(x->now));
+    if (x->kept) ds__cuda_ignore(&scope, cudaGraphDestroy(x->kept));
+    ds__cuda_leave(&scope);
+    if (x->now_node != x->kept_node) ds__release(x->now_node);
+    ds__release(x->kept_node);
+    ds__release(x->off);
+    ds__cuda_own_end(&x->owns);
+    ds__release(x);
+}
+static void ds__cuda_exec_destroy(void *exec) { ds__cuda_exec_end(exec); }
+
+static ds_result ds__cuda_instantiate(ds__cuda_exec *x, const ds__body *b, unsigned flags) {
+    const ds__cuda_graph *g = b->native;
+    ds__cuda_scope scope;
+    cudaUserObject_t object;
+    ds_result r = ds__cuda_enter(&scope, x->device);
+    if (r < 0) return r;
+    r = ds__cuda_clone(&scope, g->graph, x->kept_node, x->count, &x->kept, x->kept_node + x->count);
+    if (r < 0 && r != DS_ERR_OUT_OF_MEMORY && ds__cuda_has_unknown(b, 1)) r = DS_OK; /* memory nodes: CUDA cannot copy them */
+    if (x->kept) memmove(x->kept_node, x->kept_node + x->count, x->count * sizeof *x->kept_node);
+    x->now = x->kept;
+    cudaGraph_t from = x->kept ? x->kept : g->graph;
+    if (r == DS_OK) r = ds__cuda_retain(&scope, from, &x->owns, &object);
+    if (r == DS_OK) {
+        r = DS__RT(scope, cudaGraphInstantiateWithFlags, (&x->exec, from, flags & ~(unsigned)(DS_GRAPH_UPLOAD | DS_GRAPH_REPLACE_POINTERS)));
+        if (r < 0) x->exec = NULL;
+        ds__cuda_unretain(&scope, from, object);
+    }
+    ds__cuda_leave(&scope);
+    return r;
+}
+
+static ds_result ds__cuda_graph_instantiate(ds__body *b, ds__body *copy, unsigned flags, void **out) {
+    const ds__cuda_graph *g = b->native;
+    (void)copy;
+    ds_result r = ds__cuda_usable(b);
+    if (r < 0) return r;
+    ds__cuda_exec *x = ds__alloc(sizeof *x);
+    if (!x) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an executable");
+    x->device = b->device.index;
+    x->count = b->count;
+    x->kept_node = x->now_node = ds__cuda_natives(b);
+    x->off = ds__alloc(b->count + 1u);
+    if (!x->kept_node || !x->off || !ds__cuda_own_copy(&x->owns, &g->owns, DS__CUDA_NOWHERE) || !ds__cuda_own_attached(&x->owns, b, DS__CUDA_ATTACHED))
+        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an executable of %u nodes", (unsigned)b->count);
+    if (r == DS_OK) r = ds__cuda_instantiate(x, b, flags);
+    if (r < 0) { ds__cuda_exec_end(x); return r; }
+    *out = x;
+    return DS_OK;
+}
+
+/* CUDA's own update; *out_node: the graph's node that it does not take. */
+static ds_result ds__cuda_take_over(const ds__cuda_scope *scope, cudaGraphExec_t exec, cudaGraph_t graph, ds_graph_update_reason *out_reason, cudaGraphNode_t *out_node) {
+#if CUDART_VERSION >= 12000
+    cudaGraphExecUpdateResultInfo info;
+    memset(&info, 0, sizeof info);
+    ds_result r = DS__RT(*scope, cudaGraphExecUpdate, (exec, graph, &info));
+    *out_reason = (ds_graph_update_reason)info.result;
+    *out_node = info.errorNode;
+#else
+    enum cudaGraphExecUpdateResult result = cudaGraphExecUpdateSuccess;
+    *out_node = NULL;
+    ds_result r = DS__RT(*scope, cudaGraphExecUpdate, (exec, graph, out_node, &result));
+    *out_reason = (ds_graph_update_reason)result;
+#endif
+    if (r == DS_OK) *out_reason = DS_GRAPH_UPDATE_SUCCESS;
+    else if (!*out_reason || *out_reason > DS_GRAPH_UPDATE_ATTRIBUTES_CHANGED) *out_reason = DS_GRAPH_UPDATE_ERROR;
+    return r;
+}
+
+/* The executable becomes the graph, which it takes over with its list of nodes if that is given, and `owns` in any case that
+   succeeds. */
+static ds_result ds__cuda_become(const ds__cuda_scope *scope, ds__cuda_exec *x, cudaGraph_t graph, cudaGraphNode_t *nodes, ds__cuda_owns *owns,
+                                 ds_graph_update_reason *out_reason, cudaGraphNode_t *out_node) {
+    cudaUserObject_t object;
+    *out_reason = DS_GRAPH_UPDATE_ERROR;
+    *out_node = NULL;
+    ds_result r = ds__cuda_retain(scope, graph, owns, &object);
+    if (r < 0) return r;
+    r = ds__cuda_take_over(scope, x->exec, graph, out_reason, out_node);
+    ds__cuda_unretain(scope, graph, object);
+    if (r < 0) return r;
+    ds__cuda_own_end(&x->owns);
+    x->owns = *owns;
+    memset(owns, 0, sizeof *owns);
+    x->stale = nodes == NULL;
+    if (nodes) {
+        if (x->now != x->kept) { ds__cuda_ignore(scope, cudaGraphDestroy(x->now)); ds__release(x->now_node); }
+        x->now = graph;
+        x->now_node = nodes;
+    }
+    for (uint32_t i = 0; i < x->count; i++) /* whether an update leaves them off is not documented */
+        if (x->off[i] == 1) ds__cuda_ignore(scope, cudaGraphNodeSetEnabled(x->exec, x->kept_node[i], 0));
+    return DS_OK;
+}
+
+static ds_result ds__cuda_exec_update(void *exec, ds__body *b, ds_graph_update_reason *out_reason, uint32_t *out_node) {
+    ds__cuda_exec *x = exec;
+    const ds__cuda_graph *g = b->native;
+    ds__cuda_owns owns = { NULL, 0, 0 };
+    ds__cuda_scope scope;
+    cudaGraph_t clone = NULL;
+    cudaGraphNode_t wrong = NULL, *nodes = ds__cuda_natives(b);
+    *out_reason = DS_GRAPH_UPDATE_ERROR;
+    *out_node = UINT32_MAX;
+    ds_result r = nodes ? ds__cuda_usable(b) : DS_ERR_OUT_OF_MEMORY;
+    if (r == DS_OK && (!ds__cuda_own_copy(&owns, &g->owns, DS__CUDA_NOWHERE) || !ds__cuda_own_attached(&owns, b, DS__CUDA_ATTACHED))) r = DS_ERR_OUT_OF_MEMORY;
+    if (r == DS_OK) r = ds__cuda_enter(&scope, x->device);
+    if (r < 0) { ds__cuda_own_end(&owns); ds__release(nodes); return r; }
+    if (x->kept) r = ds__cuda_clone(&scope, g->graph, nodes, b->count, &clone, nodes + b->count);
+    if (clone) memmove(nodes, nodes + b->count, b->count * sizeof *nodes);
+    if (r == DS_OK) r = ds__cuda_become(&scope, x, clone ? clone : g->graph, clone ? nodes : NULL, &owns, out_reason, &wrong);
+    for (uint32_t i = 0; i < b->count && r < 0 && wrong; i++)
+        if (nodes[i] == wrong) *out_node = i;
+    if (r < 0 && clone) ds__cuda_ignore(&scope, cudaGraphDestroy(clone));
+    if (r < 0 || !clone) ds__release(nodes);
+    ds__cuda_leave(&scope);
+    ds__cuda_own_end(&owns);
+    return r;
+}
+
+/* Changes one node in a copy of what the executable does, and has it become that: for what CUDA cannot set in an executable, or not with
+   what the node needs. fresh NULL: the node of the library's own host work is switched on or off. */
+static ds_result ds__cuda_remake(ds__cuda_exec *x, uint32_t index, const ds__node *fresh) {
+    ds__cuda_owns owns = { NULL, 0, 0 };
+    ds__cuda_scope scope;
+    ds_graph_update_reason reason;
+    cudaGraph_t graph = NULL;
+    cudaGraphNode_t wrong, *nodes;
+    if (!x->kept || x->stale) return ds__fail(DS_ERR_UNSUPPORTED, "node %u cannot be set: CUDA cannot copy what the executable does", (unsigned)index);
+    if (!(nodes = ds__alloc((x->count + 1u) * sizeof *nodes))) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %u nodes", (unsigned)x->count);
+    ds_result r = ds__cuda_enter(&scope, x->device);
+    if (r < 0) { ds__release(nodes); return r; }
+    if (!ds__cuda_own_copy(&owns, &x->owns, DS__CUDA_NOWHERE)) r = DS_ERR_OUT_OF_MEMORY;
+    if (r == DS_OK) r = ds__cuda_clone(&scope, x->now, x->now_node, x->count, &graph, nodes);
+    if (r == DS_OK && fresh) {
+        ds__cuda_own_drop(&owns, index);
+        r = ds__cuda_set_in_graph(&scope, nodes[index], fresh, x->device, &owns, index);
+        if (r == DS_OK && fresh->child && !ds__cuda_own_attached(&owns, fresh->child, index)) r = DS_ERR_OUT_OF_MEMORY;
+    }
+    if (r == DS_OK && (!fresh || x->off[index] == 2)) {
+        ds__object *task = ds__cuda_own_find(&owns, index);
+        struct cudaHostNodeParams host = { ds__cuda_host_node, x->off[index] || !task ? &ds__cuda_nothing : task->user };
+        r = DS__RT(scope, cudaGraphHostNodeSetParams, (nodes[index], &host));
+    }
+    if (r == DS_OK) r = ds__cuda_become(&scope, x, graph, nodes, &owns, &reason, &wrong);
+    if (r < 0 && graph) ds__cuda_ignore(&scope, cudaGraphDestroy(graph));
+    if (r < 0) ds__release(nodes);
+    ds__cuda_leave(&scope);
+    ds__cuda_own_end(&owns);
+    return r;
+}
+
+static ds_result ds__cuda_exec_set(void *exec, uint32_t index, const ds__node *fresh) {
+    ds__cuda_exec *x = exec;
+    const ds__op *op = &fresh->op;
+    enum cudaGraphNodeType type = ds__cuda_type(fresh);
+    if (fresh->kind == DS_NODE_EMPTY || fresh->kind == DS_NODE_NATIVE) return DS_OK;
+    int remake = type == cudaGraphNodeTypeHost || type == cudaGraphNodeTypeGraph;
+    remake |= (fresh->kind == DS_NODE_COPY && op->u.copy.height > 1) || (fresh->kind == DS_NODE_FILL && op->u.fill.height > 1); /* CUDA sets rows only so */
+    if (remake) return ds__cuda_remake(x, index, fresh);
+    if (!x->kept) return ds__fail(DS_ERR_UNSUPPORTED, "node %u cannot be set: CUDA cannot copy the graph, by whose nodes it would have to be named", (unsigned)index);
+    ds_result r = ds__cuda_set(fresh, x->device, x->exec, x->kept_node[index], NULL);
+    if (r < 0) return r;
+    char before[sizeof ds__tls.error];
+    memcpy(before, ds__tls.error, sizeof before);
+    if (ds__cuda_set(fresh, x->device, NULL, x->now_node[index], NULL) < 0) { x->stale = 1; memcpy(ds__tls.error, before, sizeof before); }
+    return DS_OK;
+}
+
+static ds_result ds__cuda_exec_enable(void *exec, uint32_t index, int enabled) {
+    ds__cuda_exec *x = exec;
+    enum cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
+    ds__cuda_scope scope;
+    unsigned char before = x->off[index];
+    if (enabled == !before) return DS_OK;
+    if (!x->kept) return ds__fail(DS_ERR_UNSUPPORTED, "node %u cannot be switched: CUDA cannot copy the graph, by whose nodes it would have to be named", (unsigned)index);
+    ds_result r = ds__cuda_enter(&scope, x->device);
+    if (r < 0) return r;
+    r = DS__RT(scope, cudaGraphNodeGetType, (x->kept_node[index], &type));
+    if (r == DS_OK && type != cudaGraphNodeTypeHost) r = DS__RT(scope, cudaGraphNodeSetEnabled, (x->exec, x->kept_node[index], (unsigned)enabled));
+    ds__cuda_leave(&scope);
+    x->off[index] = r < 0 ? before : enabled ? 0 : type == cudaGraphNodeTypeHost ? 2 : 1;
+    if (r == DS_OK && type == cudaGraphNodeTypeHost && (r = ds__cuda_remake(x, index, NULL)) < 0) x->off[index] = before; /* CUDA switches no host nodes */
+    return r;
+}
+
+static ds_result ds__cuda_launch_graph(const ds__cuda_stream *s, const ds__cuda_exec *x) {
+    ds__cuda_scope scope;
+    ds_result r = ds__cuda_on(&scope, s);
+    if (DS__UNLIKELY(r < 0)) return r;
+    r = DS__RT(scope, cudaGraphLaunch, (x->exec, s->handle));
+    ds__cuda_leave(&scope);
+    return r;
+}
+
+static ds_result ds__cuda_upload(const ds__cuda_stream *s, const ds__cuda_exec *x) {
+    ds__cuda_scope scope;
+    int capturing = 0;
+    ds_result r = ds__cuda_on(&scope, s);
+    if (r < 0) return r;
+    r = ds__cuda_is_capturing(&scope, s, &capturing);
+    if (r == DS_OK && capturing) r = ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "an upload cannot be captured; the capture goes on");
+    if (r == DS_OK) r = DS__RT(scope, cudaGraphUpload, (x->exec, s->handle));
+    ds__cuda_leave(&scope);
+    return r;
+}
+
+/* CUDA ends what executables kept on a thread of its own: waits for that, a tenth of a second after the last one. After the failure of
+   a device it may never come; what is left then is ended here, and its block stays, in case that it does. */
+static void ds__cuda_end_keeps(void) {
+    for (uint64_t begin = ds__now_ns(), last = 0;;) {
+        uint64_t count = 0;
+        struct timespec t = { 0, 50000 };
+        ds__lock_take(&ds__cuda.host_lock);
+        ds__cuda_keep *k = ds__cuda.keeps;
+        for (const ds__cuda_keep *i = k; i; i = i->next) count++;
+        int pending = DS__CUDA_PENDING;
+        int take = k && count == last && ds__now_ns() - begin > 100000000u && atomic_compare_exchange_strong(&k->state, &pending, DS__CUDA_TAKEN);
+        ds__lock_give(&ds__cuda.host_lock);
+        if (!k) return;
+        if (take) {
+            for (uint32_t i = 0; i < k->count; i++) ds__object_drop(k->object[i]);
+            ds__cuda_unlist_keep(k);
+        } else {
+            if (count != last) begin = ds__now_ns();
+            last = count;
+            syscall(SYS_nanosleep, &t, NULL);
+        }
+    }
+}
+
+/* ---- >>cuda submission ---- */
+
+static ds_result ds__cuda_record(const ds__cuda_stream *s, ds__cuda_event *e) {
+    ds__cuda_scope scope;
+    ds_result r = ds__cuda_on(&scope, s);
+    if (DS__UNLIKELY(r < 0)) return r;
+    r = DS__RT(scope, cudaEventRecord, (e->event, s->handle));
+    if (DS__UNLIKELY(r == DS_OK && atomic_load_explicit(&e->capture, memory_order_relaxed))) atomic_store(&e->capture, 0);
+    ds__cuda_leave(&scope);
+    return r;
+}
+
+static ds_result ds__cuda_wait(const ds__cuda_stream *s, const ds__cuda_event *e) {
+    return ds__cuda_wait_mark(s, e->event, atomic_load_explicit(&e->capture, memory_order_relaxed));
+}
+
+/* Outside of captures an external record or wait is like any other, and CUDA takes the flag only inside. */
+static ds_result ds__cuda_external(const ds__cuda_stream *s, ds__cuda_event *e, int record) {
+    ds__cuda_scope scope;
+    int capturing = 0;
+    ds_result r = ds__cuda_on(&scope, s);
+    if (r < 0) return r;
+    r = ds__cuda_is_capturing(&scope, s, &capturing);
+    if (r == DS_OK && capturing)
+        r = record ? DS__RT(scope, cudaEventRecordWithFlags, (e->event, s->handle, cudaEventRecordExternal))
+                   : DS__RT(scope, cudaStreamWaitEvent, (s->handle, e->event, cudaEventWaitExternal));
+    ds__cuda_leave(&scope);
+    if (r < 0 || capturing) return r;
+    return record ? ds__cuda_record(s, e) : ds__cuda_wait(s, e);
+}
+
+/* Puts the work on the stream, whether that captures or not. */
+static inline ds_result ds__cuda_put(ds__cuda_stream *s, const ds__op *op) {
     switch (op->kind) {
     case DS__OP_KERNEL: return ds__cuda_launch(s, op);
     case DS__OP_COPY: return ds__cuda_submit_copy(s, op);
     case DS__OP_FILL: return ds__cuda_submit_fill(s, op);
     case DS__OP_RECORD: return ds__cuda_record(s, op->u.event.event);
-    case DS__OP_WAIT: return ds__cuda_wait_mark(s, ((ds__cuda_event *)op->u.event.event)->event);
+    case DS__OP_WAIT: return ds__cuda_wait(s, op->u.event.event);
     case DS__OP_WAIT_STREAM: return ds__cuda_wait_stream(s, op->u.wait.stream);
     case DS__OP_HOST: case DS__OP_CALLBACK:
-        return ds__cuda_submit_host(s, op->u.host.fn, op->u.host.callback, op->u.host.user, op->u.host.dtor_fn, op->u.host.stream);
+        return ds__cuda_submit_host(s, op->u.host.fn, op->u.host.callback, op->u.host.user, op->u.host.dtor_fn, op->u.host.stream, 0);
+    case DS__OP_GRAPH: return ds__cuda_launch_graph(s, op->u.graph.exec);
+    case DS__OP_UPLOAD: return ds__cuda_upload(s, op->u.graph.exec);
+    case DS__OP_EXTERNAL_RECORD: case DS__OP_EXTERNAL_WAIT: return ds__cuda_external(s, op->u.event.event, op->kind == DS__OP_EXTERNAL_RECORD);
     default: return ds__fail(DS_ERR_UNSUPPORTED, "operation %d is not known to the CUDA driver", op->kind);
     }
+}
+
+/* ---- >>cuda work that is captured ---- */
+
+static const char *const ds__cuda_pageable = "the graph would read or write pageable memory at each launch: pin it, register it, or copy with DS_COPY_HOST_STABLE";
+
+/* A refusal of our own, which leaves the capture as it is. */
+static ds_result ds__cuda_refuse(const ds__cuda_scope *scope, const char *rule) {
+    int locked = ds__cuda_locked;
+    if (!locked) ds__cuda_lock();
+    ds__capture *c = ds__g.captures;
+    while (c && (c->driver->type != DS_DEVICE_CUDA || c->id != scope->capture)) c = c->next;
+    ds_result r = c ? ds__capture_fail(DS_ERR_CAPTURE_UNSUPPORTED, c, 0, rule) : ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "%s; the capture, which devstream did not begin, goes on", rule);
+    if (!locked) ds__cuda_unlock();
+    return r;
+}
+static ds_result ds__cuda_refuse_pageable(const ds__cuda_scope *scope) { return ds__cuda_refuse(scope, ds__cuda_pageable); }
+
+/* A host function in a capture of others, whose graph keeps what the function needs. */
+static ds_result ds__cuda_host_in_capture(const ds__cuda_scope *scope, const ds__cuda_stream *s, ds_host_fn fn, void *user, ds_host_fn dtor_fn) {
+    ds__cuda_owns owns = { NULL, 0, 0 };
+    ds__cuda_look now;
+    ds__node n;
+    cudaUserObject_t object = NULL;
+    memset(&n, 0, sizeof n);
+    n.kind = DS_NODE_HOST;
+    n.op.u.host.fn = fn;
+    n.op.u.host.user = user;
+    ds_result r = ds__cuda_check(scope, ds__cuda_get_info(s->handle, &now), "cudaStreamGetCaptureInfo");
+    if (r == DS_OK && dtor_fn && !(n.payload = ds__object_new(user, dtor_fn))) r = DS_ERR_OUT_OF_MEMORY;
+    ds__object *task = r == DS_OK ? ds__cuda_task_new(&n) : NULL;
+    if (r == DS_OK && (!task || !ds__cuda_own_keep(&owns, DS__CUDA_NOWHERE, task))) r = DS_ERR_OUT_OF_MEMORY;
+    if (r == DS_OK) r = ds__cuda_keep_make(scope, &owns, &object);
+    if (r == DS_OK) {
+        r = DS__RT(*scope, cudaLaunchHostFunc, (s->handle, ds__cuda_host_node, task->user));
+        if (r < 0) {
+            if (n.payload) n.payload->dtor_fn = NULL; /* the caller ends it */
+            ds__cuda_keep_drop(scope, object);
+        } else if ((r = DS__RT(*scope, cudaGraphRetainUserObject, (now.graph, object, 1, cudaGraphUserObjectMove))) < 0) {
+            ((ds__cuda_task *)task->user)->fn = NULL; /* the node is there and will run it: it stays until the driver stops */
+        }
+    }
+    if (r < 0 && n.payload) n.payload->dtor_fn = NULL;
+    ds__object_drop(n.payload);
+    ds__object_drop(task);
+    ds__cuda_own_end(&owns);
+    return r;
+}
+
+/* Which node the operation has become: the stream's last, which is entered with what is known of it (made NULL: made of op). What fails
+   here leaves a node that is not known. UINT32_MAX: it is not found. The lock is held. */
+static uint32_t ds__cuda_note(ds__cuda_scope *scope, const ds__cuda_stream *s, ds__capture *c, const ds__op *op, ds__node *made) {
+    ds__body *b = c->body;
+    ds__cuda_look now;
+    uint32_t known = b->count, index = UINT32_MAX;
+    char before[sizeof ds__tls.error];
+    memcpy(before, ds__tls.error, sizeof before);
+    cudaError_t code = ds__cuda_get_info(s->handle, &now);
+    ds__cuda_ignore(scope, code);
+    if (code == cudaSuccess && now.status == cudaStreamCaptureStatusActive && now.count == 1) {
+        cudaGraphNode_t last = now.after[0];
+        if (ds__cuda_read_nodes(scope, b) == DS_OK) index = ds__cuda_index(b, last);
+    }
+    if (index != UINT32_MAX && index >= known && b->node[index]->kind == DS_NODE_NATIVE) {
+        ds__node *old = b->node[index], *n = made ? made : op ? ds__node_make(op, ds_cuda(s->device), s->priority) : NULL;
+        if (n) {
+            n->native = old->native;
+            n->deps = old->deps;
+            n->dep_count = old->dep_count;
+            n->dep_room = old->dep_room;
+            old->deps = NULL;
+            b->node[index] = n;
+            ds__node_free(old);
+            made = NULL;
+        }
+    }
+    ds__node_free(made);
+    memcpy(ds__tls.error, before, sizeof before);
+    return index;
+}
+
+/* What was kept for a node that had no index, or does not come. */
+static void ds__cuda_own_settle(ds__cuda_owns *list, uint32_t index, ds_result r) {
+    if (r < 0) ds__cuda_own_drop(list, DS__CUDA_NEW);
+    for (uint32_t i = 0; i < list->count; i++)
+        if (list->at[i].node == DS__CUDA_NEW) list->at[i].node = index == UINT32_MAX ? DS__CUDA_NOWHERE : index;
+}
+
+/* A host function, or a copy or fill of host memory. */
+static ds_result ds__cuda_capture_host(ds__cuda_scope *scope, const ds__cuda_stream *s, ds__capture *c, const ds__op *op) {
+    ds__cuda_graph *g = c->body->native;
+    uint32_t index = UINT32_MAX;
+    ds__node *n = ds__node_make(op, ds_cuda(s->device), s->priority);
+    if (!n) return DS_ERR_OUT_OF_MEMORY;
+    ds__object *task = ds__cuda_task_new(n);
+    ds_result r = task && ds__cuda_own_keep(&g->owns, DS__CUDA_NEW, task) ? DS_OK : DS_ERR_OUT_OF_MEMORY;
+    if (r == DS_OK) r = DS__RT(*scope, cudaLaunchHostFunc, (s->handle, ds__cuda_host_node, task->user));
+    if (r == DS_OK) index = ds__cuda_note(scope, s, c, op, n);
+    else ds__node_discard(n);
+    ds__object_drop(task);
+    ds__cuda_own_settle(&g->owns, index, r);
+    return r;
+}
+
+/* In a graph the place of every operand is known. */
+static ds_result ds__cuda_resolve(ds__op *op, unsigned at, const void *ptr) {
+    ds_pointer_info info;
+    if (ds__place_of(op, (int)at) != DS__AT_UNKNOWN) return DS_OK;
+    ds_result r = ds__cuda_pointer_query(ptr, &info);
+    unsigned place = info.kind == DS_MEMORY_DEVICE ? DS__AT_DEVICE + (unsigned)info.device.index : info.kind == DS_MEMORY_PAGEABLE ? DS__AT_PAGEABLE : DS__AT_PINNED;
+    op->flags = (uint16_t)(op->flags | place << at);
+    return r;
+}
+
+static ds_result ds__cuda_capture_elsewhere(ds__cuda_scope *scope, ds__cuda_stream *s, ds__capture *c, int device, const ds__op *op,
+                                            ds_result (*put)(ds__cuda_stream *s, const ds__op *op)) {
+    ds__cuda_origin *o = c->origin;
+    void *native = NULL;
+    int priority = 0;
+    ds_result r = ds__cuda_stream_create(device, DS__STREAM_NEW, DS_STREAM_NON_BLOCKING, &priority, &native);
+    if (r < 0) return r;
+    ds__cuda_stream *t = native;
+    t->sibling = o->streams; /* it must live until the capture ends */
+    o->streams = t;
+    atomic_store(&t->capture, c->id);
+    r = ds__cuda_wait_stream(t, s);
+    if (r == DS_OK) r = put(t, op);
+    if (r == DS_OK) (void)ds__cuda_note(scope, t, c, op, NULL);
+    if (r == DS_OK) r = ds__cuda_wait_stream(s, t);
+    return r;
+}
+
+static ds_result ds__cuda_capture_memory(ds__cuda_scope *scope, ds__cuda_stream *s, ds__capture *c, ds__op *op) {
+    int copy = op->kind == DS__OP_COPY;
+    ds_result r = ds__cuda_resolve(op, DS__OP_DST, copy ? op->u.copy.dst : op->u.fill.dst);
+    if (r == DS_OK && copy) r = ds__cuda_resolve(op, DS__OP_SRC, op->u.copy.src);
+    if (r < 0) return r;
+    unsigned to = (unsigned)ds__place_of(op, DS__OP_DST), from = copy ? (unsigned)ds__place_of(op, DS__OP_SRC) : DS__AT_PINNED;
+    if (to == DS__AT_PAGEABLE || from == DS__AT_PAGEABLE) return ds__cuda_refuse_pageable(scope);
+    if (to == DS__AT_OTHER || from == DS__AT_OTHER) return ds__cuda_refuse(scope, "a copy between a GPU and a device of the CPU driver cannot be captured");
+    op->flags = (uint16_t)(op->flags & ~(unsigned)DS__OP_BLOCKS);
+    if (!ds__cuda_on_gpu(to) && !ds__cuda_on_gpu(from)) return ds__cuda_capture_host(scope, s, c, op);
+    unsigned here = DS__AT_DEVICE + (unsigned)s->device;
+    ds_result (*put)(ds__cuda_stream *s, const ds__op *op) = copy ? ds__cuda_copy_on : ds__cuda_fill;
+    if (to != here && from != here) return ds__cuda_capture_elsewhere(scope, s, c, (int)((from >= DS__AT_DEVICE ? from : to) - DS__AT_DEVICE), op, put);
+    r = put(s, op);
+    if (r == DS_OK) (void)ds__cuda_note(scope, s, c, op, NULL);
+    return r;
+}
+
+/* Puts the work on a stream of a capture that was begun here. The lock is held. */
+static ds_result ds__cuda_put_captured(ds__cuda_scope *scope, ds__cuda_stream *s, ds__capture *c, const ds__op *given) {
+    ds__cuda_graph *g = c->body->native;
+    ds__op op = *given;
+    ds_result r = DS_OK;
+    uint64_t most;
+    switch (op.kind) {
+    case DS__OP_COPY: case DS__OP_FILL: return ds__cuda_capture_memory(scope, s, c, &op);
+    case DS__OP_HOST: return ds__cuda_capture_host(scope, s, c, &op);
+    case DS__OP_UPLOAD: return ds__cuda_refuse(scope, "an upload cannot be captured");
+    case DS__OP_GRAPH:
+        if (!ds__cuda_own_copy(&g->owns, &((ds__cuda_exec *)op.u.graph.exec)->owns, DS__CUDA_NEW)) r = DS_ERR_OUT_OF_MEMORY;
+        if (r == DS_OK) r = ds__cuda_launch_graph(s, op.u.graph.exec);
+        ds__cuda_own_settle(&g->owns, r == DS_OK ? ds__cuda_note(scope, s, c, &op, NULL) : UINT32_MAX, r);
+        return r;
+    default: break;
+    }
+    r = ds__cuda_put(s, &op);
+    if (r < 0) return r;
+    if (op.kind == DS__OP_RECORD) atomic_store(&((ds__cuda_event *)op.u.event.event)->capture, c->id);
+    if (op.kind == DS__OP_KERNEL) {
+        const ds__kernel *k = op.u.kernel.kernel;
+        r = ds__cuda_split(k, op.u.kernel.items, k->cuda.items_per_block ? k->cuda.items_per_block : k->cuda.block ? k->cuda.block : 256, &most);
+        int one = r == DS_OK && (op.u.kernel.grid || op.u.kernel.items <= most);
+        (void)ds__cuda_note(scope, s, c, one ? &op : NULL, NULL); /* the parts of a launch that took several are not known */
+    }
+    if (op.kind == DS__OP_EXTERNAL_RECORD || op.kind == DS__OP_EXTERNAL_WAIT) (void)ds__cuda_note(scope, s, c, &op, NULL);
+    return DS_OK;
+}
+
+/* While a capture is open that was begun here. */
+__attribute__((noinline)) static ds_result ds__cuda_submit_watched(ds__cuda_stream *s, const ds__op *op) {
+    ds__cuda_scope scope;
+    ds__cuda_look now;
+    ds__capture *c = NULL;
+    if (s->kind == DS__STREAM_LEGACY) return ds__cuda_put(s, op); /* it cannot capture, and cannot be asked beside a capture */
+    ds_result r = ds__cuda_on(&scope, s);
+    if (r < 0) return r;
+    if (op->kind == DS__OP_KERNEL && !ds__cuda_loaded(op->u.kernel.kernel, s->device)) r = ds__cuda_ready(&scope, op->u.kernel.kernel);
+    int done = 0;
+    ds__cuda_lock();
+    if (r == DS_OK) r = ds__cuda_find_capture(&scope, s, &now, &c);
+    if (r == DS_OK && c && now.status == cudaStreamCaptureStatusActive) { r = ds__cuda_put_captured(&scope, s, c, op); done = 1; }
+    ds__cuda_unlock();
+    if (r == DS_OK && !done) r = ds__cuda_put(s, op);
+    if (r == DS_OK && !done && (op->kind == DS__OP_WAIT || op->kind == DS__OP_WAIT_STREAM)) { /* it may have come into a capture */
+        cudaError_t code = ds__cuda_get_info(s->handle, &now);
+        ds__cuda_ignore(&scope, code);
+        ds__cuda_lock();
+        c = code == cudaSuccess && now.status == cudaStreamCaptureStatusActive ? ds__cuda_capture_of(now.id) : NULL;
+        if (c) atomic_store(&s->capture, c->id);
+        ds__cuda_unlock();
+    }
+    ds__cuda_leave(&scope);
+    return r;
+}
+
+/* ---- >>cuda begin and end of captures ---- */
+
+static ds_result ds__cuda_begin(ds__cuda_scope *scope, ds__cuda_stream *s, ds__capture *c, const cudaGraphNode_t *after, size_t count) {
+    enum cudaStreamCaptureMode mode = (enum cudaStreamCaptureMode)c->mode;
+    const char *call = c->into ? "cudaStreamBeginCaptureToGraph" : "cudaStreamBeginCapture";
+#if CUDART_VERSION >= 12030
+    cudaError_t code = c->into ? cudaStreamBeginCaptureToGraph(s->handle, ((ds__cuda_graph *)c->body->native)->graph, after, NULL, count, mode)
+                               : cudaStreamBeginCapture(s->handle, mode);
+#else
+    (void)after;
+    (void)count;
+    if (c->into) return ds__fail(DS_ERR_UNSUPPORTED, "capturing into a graph that is there needs CUDA 12.3, this was built with %d.%d", CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+    cudaError_t code = cudaStreamBeginCapture(s->handle, mode);
+#endif
+    if (DS__LIKELY(code == cudaSuccess)) return DS_OK;
+    if (s->kind == DS__STREAM_LEGACY && code != cudaErrorMemoryAllocation) {
+        ds__cuda_ignore(scope, code);
+        return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "the legacy stream cannot capture; use another stream (%s says %d)", call, (int)code);
+    }
+    if (code != cudaErrorIllegalState) return ds__cuda_check(scope, code, call);
+    ds__cuda_look now;
+    ds__capture *open = NULL;
+    ds__cuda_ignore(scope, code);
+    ds__cuda_lock();
+    ds_result r = ds__cuda_find_capture(scope, s, &now, &open);
+    if (r == DS_OK) r = open ? ds__capture_fail(DS_ERR_ILLEGAL_STATE, open, 0, "the stream captures already")
+                             : ds__fail(DS_ERR_ILLEGAL_STATE, "the stream captures already; devstream did not begin that capture, which goes on");
+    ds__cuda_unlock();
+    return r;
+}
+
+static ds_result ds__cuda_begin_listed(ds__cuda_scope *scope, ds__cuda_stream *s, ds__capture *c, const cudaGraphNode_t *after, size_t count, ds__cuda_graph *g,
+                                       ds__cuda_origin *o) {
+    ds__cuda_look now;
+    ds_result r = ds__cuda_begin(scope, s, c, after, count);
+    if (r < 0) return r;
+    ds__cuda_lock(); /* before anyone can end it */
+    r = ds__cuda_check(scope, ds__cuda_get_info(s->handle, &now), "cudaStreamGetCaptureInfo");
+    if (r == DS_OK) {
+        *o = (ds__cuda_origin){ .handle = s->handle, .device = s->device, .per_thread = s->kind == DS__STREAM_PER_THREAD, .thread = s->thread };
+        c->origin = o;
+        c->native_id = now.id;
+        c->body->native = g;
+        g->graph = now.graph;
+        g->capture = c;
+        ds__capture_list(c);
+        atomic_store(&s->capture, c->id);
+    }
+    ds__cuda_unlock();
+    if (r < 0) {
+        cudaGraph_t graph = NULL;
+        ds__cuda_ignore(scope, cudaStreamEndCapture(s->handle, &graph));
+        if (graph && !c->into) ds__cuda_ignore(scope, cudaGraphDestroy(graph));
+    }
+    return r;
+}
+
+static ds_result ds__cuda_capture_begin(void *stream, ds__capture *c, const uint32_t *deps, size_t count) {
+    ds__cuda_stream *s = stream;
+    ds__cuda_scope scope;
+    ds__cuda_graph *g = c->into ? c->body->native : ds__alloc(sizeof *g);
+    ds__cuda_origin *o = ds__alloc(sizeof *o);
+    cudaGraphNode_t *after = ds__alloc((count + 1) * sizeof *after);
+    ds_result r = g && o && after ? ds__cuda_on(&scope, s) : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a capture");
+    if (r == DS_OK) {
+        for (size_t i = 0; i < count; i++) after[i] = ds__cuda_native(c->body->node[deps[i]]);
+        r = ds__cuda_begin_listed(&scope, s, c, after, count, g, o);
+        ds__cuda_leave(&scope);
+    }
+    if (r < 0 && !c->into) ds__release(g);
+    if (r < 0) ds__release(o);
+    ds__release(after);
+    return r;
+}
+
+/* Ends the streams that were made for a capture that is over. */
+static void ds__cuda_end_siblings(ds__cuda_stream *s) {
+    while (s) {
+        ds__cuda_stream *next = s->sibling;
+        ds__cuda_stream_destroy(s);
+        s = next;
+    }
+}
+
+/* The capture is over. Gives the streams that were made for it, to be ended without the lock, which is held. */
+static ds__cuda_stream *ds__cuda_capture_over(ds__capture *c) {
+    ds__cuda_origin *o = c->origin;
+    ds__cuda_stream *streams = o->streams;
+    ((ds__cuda_graph *)c->body->native)->capture = NULL;
+    c->origin = NULL;
+    ds__capture_unlist(c);
+    ds__release(o);
+    return streams;
+}
+
+/* Reads what was captured into the picture. */
+static ds_result ds__cuda_read_graph(const ds__cuda_scope *scope, ds__body *b) {
+    ds_result r = ds__cuda_read_nodes(scope, b);
+    for (uint32_t i = 0; i < b->count && r == DS_OK; i++) r = ds__cuda_read_after(scope, b, i);
+    return r;
+}
+
+static ds_result ds__cuda_end_known(ds__cuda_scope *scope, ds__cuda_stream *s, ds__capture *c, ds__capture **out) {
+    ds__cuda_graph *g = c->body->native;
+    enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusActive;
+    cudaGraph_t graph = NULL;
+    scope->capture = c->id;
+    ds_result r = DS__RT(*scope, cudaStreamEndCapture, (s->handle, &graph));
+    if (r == DS_OK) {
+        *out = c;
+        g->graph = graph;
+        return ds__cuda_read_graph(scope, c->body);
+    }
+    if (!ds__cuda_began_on(c, s)) return r;
+    cudaError_t code = cudaStreamIsCapturing(s->handle, &status);
+    ds__cuda_ignore(scope, code);
+    if (code != cudaSuccess || status != cudaStreamCaptureStatusNone) return r;
+    *out = c;
+    if (!c->into) {
+        g->graph = NULL; /* CUDA has ended it */
+    } else {
+        char before[sizeof ds__tls.error];
+        memcpy(before, ds__tls.error, sizeof before);
+        DS_IGNORE(ds__cuda_read_graph(scope, c->body));
+        memcpy(ds__tls.error, before, sizeof before);
+    }
+    return r;
+}
+
+static ds_result ds__cuda_capture_end(void *stream, ds__capture **out) {
+    ds__cuda_stream *s = stream, *streams = NULL;
+    ds__cuda_scope scope;
+    ds__cuda_look now;
+    ds__capture *c;
+    if (s->kind == DS__STREAM_LEGACY) return ds__fail(DS_ERR_ILLEGAL_STATE, "the stream does not capture");
+    ds_result r = ds__cuda_on(&scope, s);
+    if (r < 0) return r;
+    ds__cuda_lock();
+    r = ds__cuda_find_capture(&scope, s, &now, &c);
+    if (r == DS_OK && now.status == cudaStreamCaptureStatusNone) r = ds__fail(DS_ERR_ILLEGAL_STATE, "the stream does not capture");
+    else if (r == DS_OK && !c) r = ds__fail(DS_ERR_ILLEGAL_STATE, "devstream did not begin this capture: end it where it began");
+    else if (r == DS_OK) r = ds__cuda_end_known(&scope, s, c, out);
+    if (*out) {
+        streams = ds__cuda_capture_over(c);
+        atomic_store(&s->capture, 0);
+    }
+    ds__cuda_unlock();
+    ds__cuda_leave(&scope);
+    ds__cuda_end_siblings(streams);
+    return r;
+}
+
+static ds_result ds__cuda_capture_query(void *stream, ds_capture_info *out) {
+    ds__cuda_stream *s = stream;
+    ds__cuda_scope scope;
+    ds__cuda_look now;
+    ds__capture *c;
+    ds_result r = ds__cuda_on(&scope, s);
+    if (r < 0) return r;
+    ds__cuda_lock();
+    r = ds__cuda_find_capture(&scope, s, &now, &c);
+    if (r == DS_OK) {
+        out->status = now.status == cudaStreamCaptureStatusNone ? DS_CAPTURE_NONE : now.status == cudaStreamCaptureStatusActive ? DS_CAPTURE_ACTIVE : DS_CAPTURE_INVALIDATED;
+        if (c && out->status == DS_CAPTURE_ACTIVE) {
+            out->mode = c->mode;
+            out->id = c->id;
+            out->graph = c->graph;
+            out->begun = c->begun;
+            out->dependency_count = now.count;
+        }
+    }
+    ds__cuda_unlock();
+    ds__cuda_leave(&scope);
+    return r;
+}
+
+/* The capture of a stream that must be active. The lock is held. */
+static ds_result ds__cuda_active(ds__cuda_scope *scope, ds__cuda_stream *s, ds__cuda_look *now, ds__capture **out) {
+    ds_result r = ds__cuda_find_capture(scope, s, now, out);
+    if (r < 0) return r;
+    if (now->status == cudaStreamCaptureStatusNone) return ds__fail(DS_ERR_ILLEGAL_STATE, "the stream does not capture");
+    if (!*out) return ds__fail(DS_ERR_ILLEGAL_STATE, "devstream did not begin the capture, and does not know its graph");
+    return now->status == cudaStreamCaptureStatusActive ? DS_OK : ds__capture_fail(DS_ERR_CAPTURE_INVALIDATED, *out, 0, "");
+}
+
+static ds_result ds__cuda_list_after(const ds__cuda_scope *scope, const ds__cuda_look *now, ds__body *b, ds_graph_node *out, size_t room, size_t *out_count) {
+    size_t count = now->count < room ? now->count : room;
+    cudaGraphNode_t *after = ds__alloc((count + 1) * sizeof *after);
+    if (!after) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu dependencies", count);
+    if (count) memcpy(after, now->after, count * sizeof *after);
+    ds_result r = ds__cuda_read_nodes(scope, b);
+    for (size_t i = 0; i < count && r == DS_OK; i++) {
+        uint32_t index = ds__cuda_index(b, after[i]);
+        if (index == UINT32_MAX) r = ds__fail(DS_ERR_DRIVER, "the stream depends on a node that is not in the graph");
+        else out[i].id = (uint64_t)b->serial << 32 | (index + 1u);
+    }
+    ds__release(after);
+    if (r == DS_OK) *out_count = now->count;
+    return r;
+}
+
+static ds_result ds__cuda_capture_dependencies(void *stream, ds_graph_node *out, size_t room, size_t *out_count) {
+    ds__cuda_stream *s = stream;
+    ds__cuda_scope scope;
+    ds__cuda_look now;
+    ds__capture *c;
+    if (s->kind == DS__STREAM_LEGACY) return ds__fail(DS_ERR_ILLEGAL_STATE, "the stream does not capture");
+    ds_result r = ds__cuda_on(&scope, s);
+    if (r < 0) return r;
+    ds__cuda_lock();
+    r = ds__cuda_active(&scope, s, &now, &c);
+    if (r == DS_OK) r = ds__cuda_list_after(&scope, &now, c->body, out, room, out_count);
+    ds__cuda_unlock();
+    ds__cuda_leave(&scope);
+    return r;
+}
+
+static ds_result ds__cuda_update_after(const ds__cuda_scope *scope, const ds__cuda_stream *s, const ds__body *b, const ds_graph_node *nodes, size_t count, int set) {
+    cudaGraphNode_t *after = ds__alloc((count + 1) * sizeof *after);
+    ds_result r = after ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu nodes", count);
+    for (size_t i = 0; i < count && r == DS_OK; i++) {
+        uint32_t index = (uint32_t)nodes[i].id - 1;
+        if (!nodes[i].id || nodes[i].id >> 32 != b->serial || index >= b->count)
+            r = ds__fail(DS_ERR_INVALID_VALUE, "node %zu does not belong to the graph that is being captured", i);
+        else after[i] = ds__cuda_native(b->node[index]);
+    }
+    unsigned flags = set ? cudaStreamSetCaptureDependencies : cudaStreamAddCaptureDependencies;
+#if CUDART_VERSION >= 13000
+    if (r == DS_OK) r = DS__RT(*scope, cudaStreamUpdateCaptureDependencies, (s->handle, after, NULL, count, flags));
+#else
+    if (r == DS_OK) r = DS__RT(*scope, cudaStreamUpdateCaptureDependencies, (s->handle, after, count, flags));
+#endif
+    ds__release(after);
+    return r;
+}
+
+static ds_result ds__cuda_capture_update(void *stream, const ds_graph_node *nodes, size_t count, int set) {
+    ds__cuda_stream *s = stream;
+    ds__cuda_scope scope;
+    ds__cuda_look now;
+    ds__capture *c;
+    if (s->kind == DS__STREAM_LEGACY) return ds__fail(DS_ERR_ILLEGAL_STATE, "the stream does not capture");
+    ds_result r = ds__cuda_on(&scope, s);
+    if (r < 0) return r;
+    ds__cuda_lock();
+    r = ds__cuda_active(&scope, s, &now, &c);
+    if (r == DS_OK) r = ds__cuda_update_after(&scope, s, c->body, nodes, count, set);
+    ds__cuda_unlock();
+    ds__cuda_leave(&scope);
+    return r;
+}
+
+static ds_result ds__cuda_capture_mode(ds_capture_mode mode) {
+    enum cudaStreamCaptureMode native = (enum cudaStreamCaptureMode)mode;
+    ds__cuda_scope scope;
+    ds__cuda_anywhere(&scope, -1);
+    return DS__RT(scope, cudaThreadExchangeStreamCaptureMode, (&native));
+}
+
+/* Ends a capture whose stream or whose program ends, as far as CUDA lets this thread. Inside of any scope; the lock is held. */
+static ds__cuda_stream *ds__cuda_give_up(const ds__cuda_scope *scope, ds__capture *c) {
+    const ds__cuda_origin *o = c->origin;
+    ds__cuda_graph *g = c->body->native;
+    cudaGraph_t graph = NULL;
+    if (!o->per_thread || o->thread == ds__cuda_this_thread()) {
+        cudaError_t code = cudaErrorUnknown;
+        for (int tries = 0; tries < 2 && code == cudaErrorUnknown; tries++) ds__cuda_ignore(scope, code = cudaStreamEndCapture(o->handle, &graph));
+    }
+    if (graph && !c->into) ds__cuda_ignore(scope, cudaGraphDestroy(graph));
+    if (!c->into) g->graph = NULL;
+    return ds__cuda_capture_over(c);
+}
+
+static void ds__cuda_capture_abandon(ds__capture *c) {
+    ds__cuda_scope scope;
+    ds__cuda_enter_or_not(&scope, ((ds__cuda_origin *)c->origin)->device);
+    ds__cuda_lock();
+    ds__cuda_stream *streams = ds__cuda_give_up(&scope, c);
+    ds__cuda_unlock();
+    ds__cuda_leave(&scope);
+    ds__cuda_end_siblings(streams);
+}
+
+/* A native stream ends: the captures that began on it are over. */
+static void ds__cuda_stop_capture(const ds__cuda_scope *scope, const ds__cuda_stream *s) {
+    for (;;) {
+        ds__cuda_stream *streams = NULL;
+        ds__cuda_lock();
+        ds__capture *c = ds__g.captures;
+        while (c && (c->driver->type != DS_DEVICE_CUDA || !ds__cuda_began_on(c, s))) c = c->next;
+        if (c) streams = ds__cuda_give_up(scope, c);
+        ds__cuda_unlock();
+        if (!c) return;
+        ds__capture_over(c, 1);
+        ds__cuda_end_siblings(streams);
+    }
+}
+
+static ds_result ds__cuda_submit(void *stream, const ds__op *op) {
+    return DS__LIKELY(ds__captures_open() == 0) ? ds__cuda_put(stream, op) : ds__cuda_submit_watched(stream, op);
 }
 
 /* ---- >>cuda memory ---- */
@@ -2807,7 +5360,10 @@ static ds_result ds__cuda_memory_alloc(int device, size_t size, void **out) {
     r = DS__RT(scope, cudaMalloc, (out, size));
     if (r == DS_ERR_OUT_OF_MEMORY) {
         size_t avail = 0, total = 0;
+        enum cudaStreamCaptureMode mode;
+        int relaxed = ds__cuda_relax(&scope, &mode);
         cudaError_t code = cudaMemGetInfo(&avail, &total);
+        ds__cuda_unrelax(&scope, relaxed, mode);
         if (code == cudaSuccess) ds__also(r, "; %zu bytes were asked for, %zu of %zu are free", size, avail, total);
         ds__cuda_ignore(&scope, code);
     }
@@ -2843,8 +5399,10 @@ static ds_result ds__cuda_host_register(void *ptr, size_t size) {
     return r;
 }
 
-/* cudaFree waits by itself; the others are not documented to. A device that failed has nothing pending any more. */
+/* cudaFree waits by itself; the others are not documented to. A device that failed has nothing pending any more. Waiting for a device
+   would spoil the captures of its streams: where they allow the thread to free, its other streams are waited for. */
 static ds_result ds__cuda_memory_wait(int device) {
+    if (DS__UNLIKELY(ds__captures_open()) && !ds__cuda_forbidden()) return device >= 0 ? DS_OK : ds__cuda_wait_streams();
     for (int i = device < 0 ? 0 : device; i < (device < 0 ? ds__cuda.devices : device + 1); i++) {
         ds_result r = atomic_load(&ds__cuda.used[i]) ? ds__cuda_device_synchronize(i) : DS_OK;
         if (r < 0 && r != DS_ERR_FAILED) return r;
@@ -2941,6 +5499,7 @@ static void ds__cuda_drain(void) {
 
 static void ds__cuda_stop(void) {
     ds__cuda_scope scope;
+    ds__cuda_end_keeps();
     for (int i = 0; i < ds__cuda.devices; i++) {
         if (!atomic_load(&ds__cuda.used[i])) continue;
         ds__cuda_enter_or_not(&scope, i); /* nobody comes after this to try again */
@@ -2960,8 +5519,8 @@ static void ds__cuda_stop(void) {
 
 static const ds__driver ds__cuda_driver = {
     "cuda", DS_DEVICE_CUDA, ds__cuda_probe, ds__cuda_start, ds__cuda_device_used, ds__cuda_drain, ds__cuda_stop, ds__cuda_stream_destroy,
-    ds__cuda_stream_unwrap, ds__cuda_stream_hide, ds__cuda_stream_forget, ds__cuda_stream_identity, ds__cuda_event_destroy, ds__cuda_kernel_destroy, ds__cuda_passed,
-    ds__cuda_memory_release,
+    ds__cuda_stream_unwrap, ds__cuda_stream_hide, ds__cuda_stream_forget, ds__cuda_stream_identity, ds__cuda_event_destroy, ds__cuda_kernel_destroy,
+    ds__cuda_capture_abandon, ds__cuda_graph_destroy, ds__cuda_exec_destroy, ds__cuda_passed, ds__cuda_memory_release,
 #define DS__MEMBER(entry, parameters, arguments) ds__cuda_##entry,
     DS__ENTRIES(DS__MEMBER)
 #undef DS__MEMBER
@@ -3060,6 +5619,8 @@ static void ds__stream_free(void *object);
 static void ds__event_free(void *object);
 static void ds__kernel_free(void *object);
 static int ds__kernel_may_free(void *object);
+static void ds__graph_free(void *object);
+static void ds__exec_free(void *object);
 static void ds__thread_ends(void *thread);
 
 static int ds__ordinals(void) { return ds__g.backend[0].device_count + ds__g.backend[1].device_count; }
@@ -3131,7 +5692,9 @@ static ds_result ds__start(void) {
     ds__g.events = (ds__table){ .what = "event", .element = sizeof(ds__event), .free_fn = ds__event_free };
     ds__g.kernels = (ds__table){ .what = "kernel", .element = sizeof(ds__kernel), .free_fn = ds__kernel_free,
                                .may_free_fn = ds__kernel_may_free };
-    ds__g.streams.generation = ds__g.events.generation = ds__g.kernels.generation = ds__g.epoch << 20;
+    ds__g.graphs = (ds__table){ .what = "graph", .element = sizeof(ds__graph), .free_fn = ds__graph_free };
+    ds__g.execs = (ds__table){ .what = "executable", .element = sizeof(ds__exec), .free_fn = ds__exec_free };
+    ds__g.streams.generation = ds__g.events.generation = ds__g.kernels.generation = ds__g.graphs.generation = ds__g.execs.generation = ds__g.epoch << 20;
     r = ds__start_drivers();
     if (syscall(SYS_membarrier, 16 /* MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED */, 0, 0) != 0) atomic_store(&ds__no_membarrier, 1);
     int error = r == DS_OK ? pthread_key_create(&ds__g.key, ds__thread_ends) : 0;
@@ -3216,7 +5779,7 @@ DSDEF ds_result (ds_init)(const ds_init_desc *desc) {
         DS__REQUIRE(desc->cpu->devices >= 0 && desc->cpu->devices <= DS__CPU_MAX_DEVICES, "%d CPU devices are not 1 to %d",
                     desc->cpu->devices, DS__CPU_MAX_DEVICES);
         DS__REQUIRE(desc->cpu->workers >= 0 && desc->cpu->workers <= 256, "%d workers are not 1 to 256", desc->cpu->workers);
-        DS__REQUIRE((desc->cpu->flags & ~(unsigned)(DS_CPU_INLINE | DS_CPU_NO_SPIN)) == 0, "unknown CPU flags %#x", desc->cpu->flags);
+        DS__REQUIRE((desc->cpu->flags & ~(unsigned)(DS_CPU_INLINE | DS_CPU_NO_SPIN | DS_CPU_LAX_CAPTURE)) == 0, "unknown CPU flags %#x", desc->cpu->flags);
         DS__REQUIRE(!desc->cpu->peer_access || desc->cpu->devices > 0, "peer_access needs the number of devices");
     }
 #endif
@@ -3322,6 +5885,8 @@ static void ds__reclaim(void) {
     }
     ds__lock_give(&ds__g.lock);
     while (ended) { ds__thread *t = ended; ended = t->next; ds__thread_free(t); }
+    ds__table_reap(&ds__g.execs);
+    ds__table_reap(&ds__g.graphs); /* what has kernels and events before those */
     ds__table_reap(&ds__g.events);
     ds__table_reap(&ds__g.kernels);
     ds__table_reap(&ds__g.streams);
@@ -4181,22 +6746,22 @@ DSDEF ds_result (ds_event_destroy)(ds_event event) {
 
 static int64_t ds__device_key(ds_device d) { return (int64_t)d.type << 32 | d.index; }
 
-/* Binds the event to the stream's device and gives it a native event; the first record does that. */
-static ds_result ds__event_bind(ds__event *e, ds__stream *s) {
-    int64_t key = ds__device_key(s->device), bound = atomic_load(&e->device);
+/* Binds the event to the device and gives it a native event; the first record does that. */
+static ds_result ds__event_bind(ds__event *e, const ds__driver *driver, ds_device device) {
+    int64_t key = ds__device_key(device), bound = atomic_load(&e->device);
     ds_result r = DS_OK;
     if (DS__LIKELY(bound == key)) return DS_OK;
     ds__lock_take(&e->bind);
     bound = atomic_load(&e->device);
     if (bound != key && bound >= 0) {
         r = ds__fail(DS_ERR_DEVICE_MISMATCH, "the event belongs to %s:%d, where it was first recorded, the stream to %s:%d",
-                     ds__type_name((int)(bound >> 32)), (int)(bound & INT_MAX), ds__type_name(s->device.type), s->device.index);
+                     ds__type_name((int)(bound >> 32)), (int)(bound & INT_MAX), ds__type_name(device.type), device.index);
     } else if (bound != key) {
         void *native = atomic_load(&e->native); /* there is one when a first record has failed */
-        if (native && e->driver != s->driver) r = ds__fail(DS_ERR_CROSS_DRIVER, "the event was to be recorded on a device of the other driver before");
-        else r = s->driver->event_create(s->device.index, e->flags, &native);
+        if (native && e->driver != driver) r = ds__fail(DS_ERR_CROSS_DRIVER, "the event was to be recorded on a device of the other driver before");
+        else r = driver->event_create(device.index, e->flags, &native);
         if (r == DS_OK) {
-            e->driver = s->driver;
+            e->driver = driver;
             atomic_store(&e->native, native);
             atomic_store(&e->device, key);
         }
@@ -4205,11 +6770,12 @@ static ds_result ds__event_bind(ds__event *e, ds__stream *s) {
     return r;
 }
 
-static ds_result ds__record(ds__event *e, ds__stream *s) {
-    ds_result r = ds__event_bind(e, s);
+static inline ds_result ds__record(ds__event *e, ds__stream *s, int kind) {
+    ds_result r = ds__event_bind(e, s->driver, s->device);
     if (r == DS_OK) {
-        ds__op op = ds__op_make(DS__OP_RECORD);
+        ds__op op = ds__op_make(kind);
         op.u.event.event = atomic_load_explicit(&e->native, memory_order_acquire);
+        op.u.event.object = e;
         r = ds__submit(s, &op);
         if (DS__UNLIKELY(r == DS_OK ? !atomic_load_explicit(&e->recorded, memory_order_relaxed) : 1)) {
             ds__lock_take(&e->bind);
@@ -4221,17 +6787,24 @@ static ds_result ds__record(ds__event *e, ds__stream *s) {
     return ds__name_object(r, "event", e->label);
 }
 
-DSDEF ds_result (ds_event_record)(ds_event event, ds_stream stream) {
-    ds_result r = ds__enter_inline("ds_event_record");
-    if (DS__UNLIKELY(r < 0)) return r;
+static inline ds_result ds__event_record(ds_event event, ds_stream stream, int kind) {
     ds__event *e = ds__pin_inline(&ds__g.events, event.id);
     if (DS__UNLIKELY(!e)) { ds__event_pin(event); return DS_ERR_INVALID_HANDLE; } /* again, for the sentence */
     ds__stream *s = ds__pin_inline(&ds__g.streams, stream.id);
     if (DS__UNLIKELY(!s)) ds__stream_pin(stream);
-    r = s ? ds__record(e, s) : DS_ERR_INVALID_HANDLE;
+    ds_result r = s ? ds__record(e, s, kind) : DS_ERR_INVALID_HANDLE;
     if (s) ds__unpin_inline(&ds__g.streams, s);
     ds__unpin_inline(&ds__g.events, e);
     return r;
+}
+
+DSDEF ds_result (ds_event_record)(ds_event event, ds_stream stream) {
+    ds_result r = ds__enter_inline("ds_event_record");
+    return DS__UNLIKELY(r < 0) ? r : ds__event_record(event, stream, DS__OP_RECORD);
+}
+DSDEF ds_result (ds_event_record_external)(ds_event event, ds_stream stream) {
+    DS__ENTER("ds_event_record_external");
+    return ds__event_record(event, stream, DS__OP_EXTERNAL_RECORD);
 }
 
 DSDEF ds_result (ds_stream_record_new)(ds_stream stream, unsigned flags, ds_event *out) {
@@ -4244,7 +6817,7 @@ DSDEF ds_result (ds_stream_record_new)(ds_stream stream, unsigned flags, ds_even
     ds_result r = ds__event_new(flags, NULL, &handle);
     if (r == DS_OK) {
         ds__event *e = ds__event_pin(handle);
-        r = e ? ds__record(e, s) : DS_ERR_INVALID_HANDLE;
+        r = e ? ds__record(e, s, DS__OP_RECORD) : DS_ERR_INVALID_HANDLE;
         if (r < 0 && e) ds__table_kill(&ds__g.events, e);
         if (e) ds__event_unpin(e);
         if (r == DS_OK) *out = handle;
@@ -4253,24 +6826,38 @@ DSDEF ds_result (ds_stream_record_new)(ds_stream stream, unsigned flags, ds_even
     return r;
 }
 
-DSDEF ds_result (ds_stream_wait_event)(ds_stream stream, ds_event event) {
-    ds_result r = ds__enter_inline("ds_stream_wait_event");
-    if (DS__UNLIKELY(r < 0)) return r;
+static inline ds_result ds__wait_event(ds_stream stream, ds_event event, int kind) {
+    ds_result r = DS_OK;
     ds__event *e = ds__pin_inline(&ds__g.events, event.id);
     if (DS__UNLIKELY(!e)) { ds__event_pin(event); return DS_ERR_INVALID_HANDLE; } /* again, for the sentence */
     ds__stream *s = ds__pin_inline(&ds__g.streams, stream.id);
     if (DS__UNLIKELY(!s)) { ds__stream_pin(stream); r = DS_ERR_INVALID_HANDLE; }
     int64_t device = atomic_load(&e->device);
     void *native = atomic_load_explicit(&e->native, memory_order_acquire);
-    if (s && native && device >= 0) {
-        ds__op op = ds__op_make(DS__OP_WAIT);
+    if (DS__UNLIKELY(s && kind == DS__OP_EXTERNAL_WAIT && device < 0)) { /* its first record may come after the capture */
+        r = ds__event_bind(e, s->driver, s->device);
+        native = atomic_load_explicit(&e->native, memory_order_acquire);
+        device = atomic_load(&e->device);
+    }
+    if (s && r == DS_OK && native && device >= 0) {
+        ds__op op = ds__op_make(kind);
         op.u.event.event = native;
+        op.u.event.object = e;
         r = (int)(device >> 32) == s->device.type ? ds__submit(s, &op)
                                                   : ds__fail(DS_ERR_CROSS_DRIVER, "the event and the stream belong to different drivers");
     }
     if (s) ds__unpin_inline(&ds__g.streams, s);
     ds__unpin_inline(&ds__g.events, e);
     return r;
+}
+
+DSDEF ds_result (ds_stream_wait_event)(ds_stream stream, ds_event event) {
+    ds_result r = ds__enter_inline("ds_stream_wait_event");
+    return DS__UNLIKELY(r < 0) ? r : ds__wait_event(stream, event, DS__OP_WAIT);
+}
+DSDEF ds_result (ds_stream_wait_event_external)(ds_stream stream, ds_event event) {
+    DS__ENTER("ds_stream_wait_event_external");
+    return ds__wait_event(stream, event, DS__OP_EXTERNAL_WAIT);
 }
 
 static ds_result ds__wait_stream(ds_stream stream, ds_stream other) {
@@ -4331,8 +6918,10 @@ static ds_result ds__elapsed(ds__event *a, ds__event *b, double *out_ms) {
     int64_t da = atomic_load(&a->device), db = atomic_load(&b->device);
     void *na = atomic_load_explicit(&a->native, memory_order_acquire), *nb = atomic_load_explicit(&b->native, memory_order_acquire);
     if (da < 0 || db < 0 || !na || !nb) return ds__fail(DS_ERR_NOT_RECORDED, "both events must be recorded first");
-    ds_result r = a->driver->event_query(na);
-    if (r == DS_OK) r = b->driver->event_query(nb);
+    /* from an event to itself: a question that, unlike a query, leaves a capture alone in which it was recorded */
+    ds_result r = a->driver->event_elapsed(na, na, out_ms);
+    if (r == DS_OK) r = b->driver->event_elapsed(nb, nb, out_ms);
+    *out_ms = 0;
     if (r != DS_OK) return r;
     if (da != db) return ds__fail(DS_ERR_DEVICE_MISMATCH, "the events were recorded on different devices");
     return a->driver->event_elapsed(na, nb, out_ms);
@@ -4642,23 +7231,23 @@ static ds_result ds__operand(const void *ptr, size_t span, const char *what, ds_
     return DS_OK;
 }
 
-/* Where the operand is, as the stream's driver sees it. */
-static unsigned ds__place(const ds__stream *s, const ds_pointer_info *p, int known) {
+/* Where the operand is, as the driver sees it. */
+static unsigned ds__place(const ds__driver *driver, const ds_pointer_info *p, int known, unsigned flags) {
     if (!known) return DS__AT_UNKNOWN;
-    if (p->kind == DS_MEMORY_DEVICE) return p->device.type == s->device.type ? DS__AT_DEVICE + (unsigned)p->device.index : DS__AT_OTHER;
-    return p->kind == DS_MEMORY_PAGEABLE ? DS__AT_PAGEABLE : DS__AT_PINNED;
+    if (p->kind == DS_MEMORY_DEVICE) return p->device.type == (int32_t)driver->type ? DS__AT_DEVICE + (unsigned)p->device.index : DS__AT_OTHER;
+    return p->kind != DS_MEMORY_PAGEABLE ? DS__AT_PINNED : flags & DS_COPY_HOST_STABLE ? DS__AT_STABLE : DS__AT_PAGEABLE;
 }
 
 static int ds__on_gpu(const ds_pointer_info *p) { return p->kind == DS_MEMORY_DEVICE && p->device.type == DS_DEVICE_CUDA; }
 
 /* A staged copy: neither device reaches the other. */
-static ds_result ds__needs_staging(const ds__stream *s, const ds_pointer_info *dst, const ds_pointer_info *src, int *out) {
+static ds_result ds__needs_staging(const ds__driver *driver, const ds_pointer_info *dst, const ds_pointer_info *src, int *out) {
     *out = 0;
-    if (dst->kind != DS_MEMORY_DEVICE || src->kind != DS_MEMORY_DEVICE || dst->device.type != s->device.type ||
-        src->device.type != s->device.type || dst->device.index == src->device.index) return DS_OK;
+    if (dst->kind != DS_MEMORY_DEVICE || src->kind != DS_MEMORY_DEVICE || dst->device.type != (int32_t)driver->type ||
+        src->device.type != (int32_t)driver->type || dst->device.index == src->device.index) return DS_OK;
     int reach = 0;
-    ds_result r = s->driver->device_peer(dst->device.index, src->device.index, &reach);
-    if (r == DS_OK && !reach) r = s->driver->device_peer(src->device.index, dst->device.index, &reach);
+    ds_result r = driver->device_peer(dst->device.index, src->device.index, &reach);
+    if (r == DS_OK && !reach) r = driver->device_peer(src->device.index, dst->device.index, &reach);
     *out = !reach;
     return r;
 }
@@ -4682,8 +7271,9 @@ static ds_result ds__copy_on_host(ds__stream *s, const ds__op *copy) {
     return r == DS_OK && (copy->flags & DS__OP_BLOCKS) ? ds__stream_error(s, s->driver->stream_synchronize(s->native, DS__FOREVER)) : r;
 }
 
-static ds_result ds__copy_between(ds__stream *s, void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width, size_t height,
-                                  const ds_device *dst_device, const ds_device *src_device) {
+/* Fills the operation of a copy, as a stream of the driver's has it, or says what is wrong. The devices, when given, are checked. */
+static ds_result ds__copy_op(const ds__driver *driver, ds__op *op, void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width, size_t height,
+                             const ds_device *dst_device, const ds_device *src_device, unsigned flags) {
     ds_pointer_info to, from;
     int to_known, from_known, staged = 0;
     size_t dst_span = ds__span(dst_pitch, width, height), src_span = ds__span(src_pitch, width, height);
@@ -4691,7 +7281,7 @@ static ds_result ds__copy_between(ds__stream *s, void *dst, size_t dst_pitch, co
     ds_result r = ds__operand(dst, dst_span, "dst", &to, &to_known);
     if (r == DS_OK) r = ds__operand(src, src_span, "src", &from, &from_known);
     /* Between a GPU's own memory and what others made cudart decides; else it must be asked. */
-    if (!ds__g.driver[0] || dst_device || s->device.type != DS_DEVICE_CUDA || !(ds__on_gpu(&to) || ds__on_gpu(&from))) {
+    if (!ds__g.driver[0] || dst_device || flags || driver->type != DS_DEVICE_CUDA || !(ds__on_gpu(&to) || ds__on_gpu(&from))) {
         if (r == DS_OK && !to_known) { r = ds__ask(dst, &to); to_known = 1; }
         if (r == DS_OK && !from_known) { r = ds__ask(src, &from); from_known = 1; }
     }
@@ -4700,19 +7290,29 @@ static ds_result ds__copy_between(ds__stream *s, void *dst, size_t dst_pitch, co
         (src_device && (from.device.type != src_device->type || from.device.index != src_device->index)))
         return ds__fail(DS_ERR_DEVICE_MISMATCH, "dst is on %s:%d and src on %s:%d", ds__type_name(to.device.type), to.device.index,
                         ds__type_name(from.device.type), from.device.index);
-    if ((r = ds__needs_staging(s, &to, &from, &staged)) < 0) return r;
-    ds__op op = ds__op_make(DS__OP_COPY);
+    if ((r = ds__needs_staging(driver, &to, &from, &staged)) < 0) return r;
     int blocks = (to_known && to.kind == DS_MEMORY_PAGEABLE) || (from_known && from.kind == DS_MEMORY_PAGEABLE);
     int rows = dst_pitch != width || src_pitch != width; /* else it is one row */
-    op.flags = (uint16_t)((staged ? DS__OP_STAGED : 0u) | (blocks ? DS__OP_BLOCKS : 0u) | ds__place(s, &to, to_known) << DS__OP_DST |
-                          ds__place(s, &from, from_known) << DS__OP_SRC);
-    op.u.copy.dst = dst;
-    op.u.copy.src = src;
-    op.u.copy.dst_pitch = dst_pitch;
-    op.u.copy.src_pitch = src_pitch;
-    op.u.copy.width = rows ? width : width * height;
-    op.u.copy.height = rows ? height : 1;
-    return s->device.type == DS_DEVICE_CPU && (ds__on_gpu(&to) || ds__on_gpu(&from)) ? ds__copy_on_host(s, &op) : ds__submit(s, &op);
+    op->flags = (uint16_t)((staged ? DS__OP_STAGED : 0u) | (blocks ? DS__OP_BLOCKS : 0u) | ds__place(driver, &to, to_known, flags) << DS__OP_DST |
+                           ds__place(driver, &from, from_known, flags) << DS__OP_SRC);
+    op->u.copy.dst = dst;
+    op->u.copy.src = src;
+    op->u.copy.dst_pitch = dst_pitch;
+    op->u.copy.src_pitch = src_pitch;
+    op->u.copy.width = rows ? width : width * height;
+    op->u.copy.height = rows ? height : 1;
+    return DS_OK;
+}
+
+/* 1: one of the operands is memory of the other driver's devices. */
+static int ds__copy_crosses(const ds__op *op) { return ds__place_of(op, DS__OP_DST) == DS__AT_OTHER || ds__place_of(op, DS__OP_SRC) == DS__AT_OTHER; }
+
+static ds_result ds__copy_between(ds__stream *s, void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width, size_t height,
+                                  const ds_device *dst_device, const ds_device *src_device, unsigned flags) {
+    ds__op op = ds__op_make(DS__OP_COPY);
+    ds_result r = ds__copy_op(s->driver, &op, dst, dst_pitch, src, src_pitch, width, height, dst_device, src_device, flags);
+    if (r < 0) return r;
+    return s->device.type == DS_DEVICE_CPU && ds__copy_crosses(&op) ? ds__copy_on_host(s, &op) : ds__submit(s, &op);
 }
 
 /* Where memory that is known lies, as a stream of the backend sees it. */
@@ -4746,8 +7346,18 @@ DSDEF ds_result (ds_copy)(void *dst, const void *src, size_t size, ds_stream str
     if (DS__UNLIKELY(r < 0)) return r;
     ds__stream *s = ds__pin_inline(&ds__g.streams, stream.id);
     if (DS__UNLIKELY(!s)) { ds__stream_pin(stream); return DS_ERR_INVALID_HANDLE; } /* again, for the sentence */
-    if (DS__LIKELY(size > 0) && !ds__copy_plain(s, dst, src, size, &r)) r = ds__copy_between(s, dst, size, src, size, size, 1, NULL, NULL);
+    if (DS__LIKELY(size > 0) && !ds__copy_plain(s, dst, src, size, &r)) r = ds__copy_between(s, dst, size, src, size, size, 1, NULL, NULL, 0);
     ds__unpin_inline(&ds__g.streams, s);
+    return r;
+}
+
+DSDEF ds_result (ds_copy_with)(void *dst, const void *src, size_t size, unsigned flags, ds_stream stream) {
+    DS__ENTER("ds_copy_with");
+    DS__REQUIRE((flags & ~(unsigned)DS_COPY_HOST_STABLE) == 0, "unknown flags %#x", flags);
+    ds__stream *s = ds__stream_pin(stream);
+    if (!s) return DS_ERR_INVALID_HANDLE;
+    ds_result r = size ? ds__copy_between(s, dst, size, src, size, size, 1, NULL, NULL, flags) : DS_OK;
+    ds__stream_unpin(s);
     return r;
 }
 
@@ -4756,7 +7366,7 @@ DSDEF ds_result (ds_copy_2d)(void *dst, size_t dst_pitch, const void *src, size_
     DS__REQUIRE(dst_pitch >= width && src_pitch >= width, "a pitch is smaller than the width of %zu bytes", width);
     ds__stream *s = ds__stream_pin(stream);
     if (!s) return DS_ERR_INVALID_HANDLE;
-    ds_result r = width && height ? ds__copy_between(s, dst, dst_pitch, src, src_pitch, width, height, NULL, NULL) : DS_OK;
+    ds_result r = width && height ? ds__copy_between(s, dst, dst_pitch, src, src_pitch, width, height, NULL, NULL, 0) : DS_OK;
     ds__stream_unpin(s);
     return r;
 }
@@ -4767,41 +7377,44 @@ DSDEF ds_result (ds_copy_peer)(void *dst, ds_device dst_device, const void *src,
     DS__RESOLVE(src_device);
     ds__stream *s = ds__stream_pin(stream);
     if (!s) return DS_ERR_INVALID_HANDLE;
-    ds_result r = size ? ds__copy_between(s, dst, size, src, size, size, 1, &dst_device, &src_device) : DS_OK;
+    ds_result r = size ? ds__copy_between(s, dst, size, src, size, size, 1, &dst_device, &src_device, 0) : DS_OK;
     ds__stream_unpin(s);
     return r;
 }
 
-static ds_result ds__fill_rows(ds_stream stream, void *ptr, size_t pitch, uint32_t value, size_t value_size, size_t width, size_t height) {
+/* Fills the operation of a fill, as a stream of the driver's has it, or says what is wrong. */
+static ds_result ds__fill_op(const ds__driver *driver, ds__op *op, void *ptr, size_t pitch, uint32_t value, size_t value_size, size_t width, size_t height, unsigned flags) {
     DS__REQUIRE(value_size == 1 || value_size == 2 || value_size == 4, "a value of %zu bytes is not 1, 2 or 4", value_size);
     DS__REQUIRE(width <= SIZE_MAX >> (value_size >> 1), "%zu elements are larger than the address space", width); /* a division takes longer than all the rest */
     DS__REQUIRE(height <= 1 || (pitch >= width * value_size && (pitch & (value_size - 1)) == 0), "the pitch %zu is too small or not a multiple of %zu", pitch, value_size);
     DS__REQUIRE(((uintptr_t)ptr & (value_size - 1)) == 0, "%p is not a multiple of %zu", ptr, value_size);
+    ds_pointer_info to;
+    int known = 0;
+    size_t span = width && height ? ds__span(pitch, width * value_size, height) : 1;
+    if (!width || !height) return DS_OK;
+    ds_result r = DS__LIKELY(span) ? ds__operand(ptr, span, "ptr", &to, &known) : ds__fail(DS_ERR_INVALID_VALUE, "the fill is larger than the address space");
+    if (r == DS_OK && !known) r = ds__ask(ptr, &to);
+    if (r < 0) return r;
+    if (to.kind == DS_MEMORY_DEVICE && to.device.type != (int32_t)driver->type)
+        return ds__fail(DS_ERR_CROSS_DRIVER, "the memory is on %s:%d, the work for devices of type %s", ds__type_name(to.device.type), to.device.index,
+                        ds__type_name((int)driver->type));
+    int rows = pitch != width * value_size;
+    op->u.fill.dst = ptr;
+    op->u.fill.pitch = pitch;
+    op->u.fill.value_size = value_size;
+    op->u.fill.width = rows ? width : width * height;
+    op->u.fill.height = rows ? height : 1;
+    op->u.fill.value = value;
+    op->flags = (uint16_t)((to.kind == DS_MEMORY_PAGEABLE ? DS__OP_BLOCKS : 0u) | ds__place(driver, &to, 1, flags) << DS__OP_DST);
+    return DS_OK;
+}
+
+static ds_result ds__fill_rows(ds_stream stream, void *ptr, size_t pitch, uint32_t value, size_t value_size, size_t width, size_t height) {
     ds__stream *s = ds__stream_pin(stream);
     if (!s) return DS_ERR_INVALID_HANDLE;
-    ds_result r = DS_OK;
-    if (width && height) {
-        ds_pointer_info to;
-        int known = 0;
-        size_t span = ds__span(pitch, width * value_size, height);
-        r = DS__LIKELY(span) ? ds__operand(ptr, span, "ptr", &to, &known) : ds__fail(DS_ERR_INVALID_VALUE, "the fill is larger than the address space");
-        if (r == DS_OK && !known) r = ds__ask(ptr, &to);
-        if (r == DS_OK && to.kind == DS_MEMORY_DEVICE && to.device.type != s->device.type)
-            r = ds__fail(DS_ERR_CROSS_DRIVER, "the memory is on %s:%d, the stream on %s:%d", ds__type_name(to.device.type), to.device.index,
-                         ds__type_name(s->device.type), s->device.index);
-        if (r == DS_OK) {
-            ds__op op = ds__op_make(DS__OP_FILL);
-            int rows = pitch != width * value_size;
-            op.u.fill.dst = ptr;
-            op.u.fill.pitch = pitch;
-            op.u.fill.value_size = value_size;
-            op.u.fill.width = rows ? width : width * height;
-            op.u.fill.height = rows ? height : 1;
-            op.u.fill.value = value;
-            op.flags = (uint16_t)((to.kind == DS_MEMORY_PAGEABLE ? DS__OP_BLOCKS : 0u) | ds__place(s, &to, 1) << DS__OP_DST);
-            r = ds__submit(s, &op);
-        }
-    }
+    ds__op op = ds__op_make(DS__OP_FILL);
+    ds_result r = ds__fill_op(s->driver, &op, ptr, pitch, value, value_size, width, height, 0);
+    if (r == DS_OK && width && height) r = ds__submit(s, &op);
     ds__stream_unpin(s);
     return r;
 }
@@ -4969,9 +7582,7 @@ DSDEF ds_result (ds_launch)(ds_kernel kernel, size_t items, const void *args, si
     return DS__UNLIKELY(r < 0) ? r : ds__launch(kernel, items, NULL, args, args_size, stream);
 }
 
-DSDEF ds_result (ds_launch_grid)(ds_kernel kernel, const ds_grid *grid, const void *args, size_t args_size, ds_stream stream) {
-    DS__ENTER("ds_launch_grid");
-    DS__REQUIRE(grid, "grid is NULL");
+static ds_result ds__grid_items(const ds_grid *grid, size_t *out) {
     size_t items = 1;
     for (int i = 0; i < 6; i++) {
         size_t n = i < 3 ? grid->grid[i] : grid->block[i - 3];
@@ -4979,7 +7590,1133 @@ DSDEF ds_result (ds_launch_grid)(ds_kernel kernel, const ds_grid *grid, const vo
         DS__REQUIRE(n == 0 || items <= SIZE_MAX / n, "the grid has more threads than a size_t counts");
         items *= n;
     }
-    return ds__launch(kernel, items, grid, args, args_size, stream);
+    *out = items;
+    return DS_OK;
+}
+
+DSDEF ds_result (ds_launch_grid)(ds_kernel kernel, const ds_grid *grid, const void *args, size_t args_size, ds_stream stream) {
+    DS__ENTER("ds_launch_grid");
+    DS__REQUIRE(grid, "grid is NULL");
+    size_t items = 0;
+    ds_result r = ds__grid_items(grid, &items);
+    return r < 0 ? r : ds__launch(kernel, items, grid, args, args_size, stream);
+}
+
+/* ---- >>core: graphs ------------------------------------------------------------------------------------------------------------------------------- */
+
+static void ds__graph_free(void *object) {
+    ds__graph *g = object;
+    if (g->body) ds__body_free(g->body);
+    ds__release(g->label);
+}
+static void ds__exec_free(void *object) {
+    ds__exec *x = object;
+    if (x->native) x->driver->exec_destroy(x->native);
+    if (x->body) ds__body_free(x->body);
+    ds__release(x->label);
+}
+
+/* Pinned and locked; NULL: the sentence is set. */
+static ds__graph *ds__graph_take(ds_graph handle) {
+    ds__graph *g = ds__pin(&ds__g.graphs, handle.id);
+    if (!g) { ds__fail(DS_ERR_INVALID_HANDLE, handle.id ? "the graph was destroyed or never existed" : "no graph was given (the handle is zero)"); return NULL; }
+    ds__lock_take(&g->lock);
+    return g;
+}
+static ds_result ds__graph_give(ds__graph *g, ds_result r) {
+    ds__lock_give(&g->lock);
+    r = ds__name_object(r, "graph", g->label);
+    ds__unpin(&ds__g.graphs, g);
+    return r;
+}
+static ds__exec *ds__exec_take(ds_graph_exec handle) {
+    ds__exec *x = ds__pin(&ds__g.execs, handle.id);
+    if (DS__UNLIKELY(!x)) {
+        ds__fail(DS_ERR_INVALID_HANDLE, handle.id ? "the executable was destroyed or never existed" : "no executable was given (the handle is zero)");
+        return NULL;
+    }
+    ds__lock_take(&x->lock);
+    return x;
+}
+static ds_result ds__exec_give(ds__exec *x, ds_result r) {
+    ds__lock_give(&x->lock);
+    if (DS__UNLIKELY(r < 0)) ds__name_object(r, "executable", x->label);
+    ds__unpin(&ds__g.execs, x);
+    return r;
+}
+
+/* The sentence for what must wait until the capture is over that makes the graph. */
+static ds_result ds__being_captured(const ds__graph *g) {
+    ds_result r = DS_ERR_ILLEGAL_STATE;
+    ds__lock_take(&ds__g.capture_lock);
+    ds__capture *c = ds__g.captures;
+    while (c && c->body != g->body) c = c->next;
+    if (c) ds__capture_fail(r, c, 0, "a capture makes the graph, end that first");
+    else ds__fail(r, "a capture that begins or ends in this moment makes the graph");
+    ds__lock_give(&ds__g.capture_lock);
+    return r;
+}
+
+static ds_graph_node ds__node_handle(const ds__body *b, uint32_t index) {
+    ds_graph_node n = { (uint64_t)b->serial << 32 | (index + 1u) };
+    return n;
+}
+/* The index of a node of this body. */
+static ds_result ds__node_index(const ds__body *b, ds_graph_node node, uint32_t *out) {
+    uint32_t index = (uint32_t)node.id - 1;
+    DS__REQUIRE(node.id, "no node was given (the handle is zero)");
+    DS__REQUIRE(node.id >> 32 == b->serial, "the node belongs to another graph");
+    DS__REQUIRE(index < b->count, "the graph has no such node");
+    *out = index;
+    return DS_OK;
+}
+
+/* A new graph object around the body, which is its own from now on, also when this fails. */
+static ds__graph *ds__graph_add(ds__body *body, const char *label) {
+    ds__reclaim();
+    ds__graph *g = ds__table_add(&ds__g.graphs);
+    if (!g) { ds__body_free(body); ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph"); return NULL; }
+    g->body = body;
+    g->made = ds__tls.site;
+    if (!label || (g->label = ds__copy_text(label, 255))) return g;
+    ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a label");
+    ds__table_kill(&ds__g.graphs, g);
+    return NULL;
+}
+
+DSDEF ds_result (ds_graph_create)(const ds_graph_desc *desc, ds_graph *out) {
+    static const ds_graph_desc none;
+    if (out) out->id = 0;
+    DS__ENTER("ds_graph_create");
+    DS__REQUIRE(out, "out is NULL");
+    if (!desc) desc = &none;
+    ds_device device = desc->device;
+    DS__RESOLVE(device);
+    ds__body *b = ds__body_new(ds__driver_of(device), device);
+    if (!b) return DS_ERR_OUT_OF_MEMORY;
+    ds_result r = b->driver->graph_create(b);
+    if (r < 0) { ds__body_free(b); return r; }
+    ds__graph *g = ds__graph_add(b, desc->label);
+    if (!g) return DS_ERR_OUT_OF_MEMORY;
+    out->id = ds__handle(&g->slot);
+    return DS_OK;
+}
+
+DSDEF ds_result (ds_graph_destroy)(ds_graph graph) {
+    DS__ENTER("ds_graph_destroy");
+    ds__graph *g = ds__graph_take(graph);
+    if (!g) return DS_ERR_INVALID_HANDLE;
+    ds_result r = DS_OK;
+    if (atomic_load(&g->capturing)) r = ds__being_captured(g);
+    else if (!ds__table_kill(&ds__g.graphs, g)) r = ds__fail(DS_ERR_INVALID_HANDLE, "the graph was destroyed already");
+    r = ds__graph_give(g, r);
+    ds__reclaim();
+    return r;
+}
+
+/* A copy of the body with the driver's part. */
+static ds_result ds__body_clone(ds__body *from, ds__body **out) {
+    ds__body *to = ds__body_copy(from, 0);
+    ds_result r = to ? from->driver->graph_clone(from, to) : DS_ERR_OUT_OF_MEMORY;
+    if (r < 0 && to) ds__body_free(to);
+    *out = r < 0 ? NULL : to;
+    return r;
+}
+
+DSDEF ds_result (ds_graph_clone)(ds_graph graph, ds_graph *out) {
+    if (out) out->id = 0;
+    DS__ENTER("ds_graph_clone");
+    DS__REQUIRE(out, "out is NULL");
+    ds__graph *g = ds__graph_take(graph);
+    if (!g) return DS_ERR_INVALID_HANDLE;
+    ds_result r = DS_OK;
+    if (atomic_load(&g->capturing)) r = ds__being_captured(g);
+    ds__body *b = NULL;
+    if (r == DS_OK) r = ds__body_clone(g->body, &b);
+    ds__graph *clone = b ? ds__graph_add(b, g->label) : NULL;
+    if (clone) out->id = ds__handle(&clone->slot);
+    else if (r == DS_OK) r = DS_ERR_OUT_OF_MEMORY;
+    return ds__graph_give(g, r);
+}
+
+DSDEF ds_result (ds_graph_find_in_clone)(ds_graph clone, ds_graph_node node, ds_graph_node *out) {
+    if (out) out->id = 0;
+    DS__ENTER("ds_graph_find_in_clone");
+    DS__REQUIRE(out, "out is NULL");
+    ds__graph *g = ds__graph_take(clone);
+    if (!g) return DS_ERR_INVALID_HANDLE;
+    uint32_t index = (uint32_t)node.id - 1;
+    ds_result r = DS_OK;
+    if (!node.id || node.id >> 32 != g->body->origin || index >= g->body->count) r = ds__fail(DS_ERR_INVALID_VALUE, "the graph was not cloned from the one that has the node");
+    else *out = ds__node_handle(g->body, index);
+    return ds__graph_give(g, r);
+}
+
+/* The parts of a description. Each fills an operation that ds__node_make takes copies from; what it pins is *pinned, to be unpinned then. */
+static ds_result ds__desc_kernel(const ds__body *b, const ds_node_desc *d, ds__op *op, ds_device *device, void **pinned) {
+    const ds_kernel_node *k = &d->u.kernel;
+    *device = d->device.type == DS_DEVICE_CURRENT ? b->device : d->device;
+    DS__RESOLVE(*device);
+    if (device->type != b->device.type) return ds__fail(DS_ERR_CROSS_DRIVER, "the node is for %s:%d, the graph for devices of type %s", ds__type_name(device->type), device->index, ds__type_name(b->device.type));
+    ds__kernel *kernel = *pinned = ds__pin(&ds__g.kernels, k->kernel.id);
+    if (!kernel) return ds__fail(DS_ERR_INVALID_HANDLE, k->kernel.id ? "the kernel was destroyed or never existed" : "no kernel was given (the handle is zero)");
+    DS__REQUIRE(k->args_size == kernel->args_size && (k->args || !k->args_size), "kernel %s takes %zu bytes of arguments, not %zu at %p", kernel->name, kernel->args_size, k->args_size, k->args);
+    size_t items = k->items;
+    if (k->grid) {
+        ds_result r = ds__grid_items(k->grid, &items);
+        if (r < 0) return r;
+    }
+    DS__REQUIRE(items > 0, "kernel %s: a node needs at least one item", kernel->name);
+    op->u.kernel.kernel = kernel;
+    op->u.kernel.items = items;
+    op->u.kernel.args_size = k->args_size;
+    op->u.kernel.args = k->args;
+    op->u.kernel.grid = k->grid;
+    return b->driver->kernel_load(device->index, kernel);
+}
+
+static ds_result ds__desc_event(const ds__body *b, const ds_node_desc *d, ds__op *op, ds_device *device, void **pinned) {
+    if (d->device.type != DS_DEVICE_CURRENT) *device = d->device;
+    DS__RESOLVE(*device);
+    ds__event *e = *pinned = ds__event_pin(d->u.event);
+    if (!e) return DS_ERR_INVALID_HANDLE;
+    int64_t bound = atomic_load(&e->device);
+    ds_result r = DS_OK;
+    if (device->type != b->device.type || (bound >= 0 && (int)(bound >> 32) != b->device.type)) r = ds__fail(DS_ERR_CROSS_DRIVER, "the event and the graph belong to different drivers");
+    else if (d->kind == DS_NODE_EVENT_RECORD || bound < 0) r = ds__event_bind(e, b->driver, *device);
+    op->u.event.event = atomic_load_explicit(&e->native, memory_order_acquire);
+    op->u.event.object = e;
+    return r;
+}
+
+/* A copy of the graph that is to be a child, with the driver's part. Before the parent is locked, so that two locks are never held. */
+static ds_result ds__child_copy(const ds_node_desc *d, ds__body **out) {
+    *out = NULL;
+    if (!d || d->kind != DS_NODE_CHILD) return DS_OK;
+    ds__graph *g = ds__graph_take(d->u.child);
+    if (!g) return DS_ERR_INVALID_HANDLE;
+    return ds__graph_give(g, atomic_load(&g->capturing) ? ds__being_captured(g) : ds__body_clone(g->body, out));
+}
+
+/* Checks the description and makes a node of it. child: of ds__child_copy, taken if *child becomes NULL. The payload of a node that is not taken is
+   ended by who gave it. */
+static ds_result ds__node_of_desc(const ds__body *b, const ds_node_desc *d, ds__body **child, ds__node **out) {
+    static const uint16_t kinds[] = { DS__OP_NOTHING, DS__OP_KERNEL, DS__OP_COPY, DS__OP_FILL, DS__OP_HOST, DS__OP_RECORD, DS__OP_WAIT, DS__OP_GRAPH };
+    *out = NULL;
+    DS__REQUIRE(d, "desc is NULL");
+    DS__REQUIRE((unsigned)d->kind < sizeof kinds / sizeof kinds[0], "%d is not a kind of node that can be made by hand", (int)d->kind);
+    ds__op op = ds__op_make(kinds[d->kind]);
+    ds_device device = b->device;
+    ds_result r = DS_OK;
+    void *pinned = NULL;
+    ds__table *table = &ds__g.kernels;
+    memset(&op.u, 0, sizeof op.u);
+    switch (d->kind) {
+    case DS_NODE_KERNEL: r = ds__desc_kernel(b, d, &op, &device, &pinned); break;
+    case DS_NODE_COPY: {
+        const ds_copy_node *c = &d->u.copy;
+        size_t height = c->height ? c->height : 1, dst_pitch = height > 1 ? c->dst_pitch : c->width, src_pitch = height > 1 ? c->src_pitch : c->width;
+        if (!c->width || dst_pitch < c->width || src_pitch < c->width) r = ds__fail(DS_ERR_INVALID_VALUE, "a copy of %zu rows of %zu bytes with pitches %zu and %zu", height, c->width, dst_pitch, src_pitch);
+        else r = ds__copy_op(b->driver, &op, c->dst, dst_pitch, c->src, src_pitch, c->width, height, NULL, NULL, DS_COPY_HOST_STABLE);
+        if (r == DS_OK && ds__copy_crosses(&op)) r = ds__fail(DS_ERR_CROSS_DRIVER, "a graph cannot copy between devices of different drivers");
+        break;
+    }
+    case DS_NODE_FILL: {
+        const ds_fill_node *f = &d->u.fill;
+        size_t height = f->height ? f->height : 1;
+        if (!f->width) r = ds__fail(DS_ERR_INVALID_VALUE, "a fill of no elements");
+        else r = ds__fill_op(b->driver, &op, f->ptr, height > 1 ? f->pitch : f->width * f->value_size, f->value, f->value_size, f->width, height, DS_COPY_HOST_STABLE);
+        break;
+    }
+    case DS_NODE_HOST:
+        if (!d->u.host.fn) r = ds__fail(DS_ERR_INVALID_VALUE, "the function is NULL");
+        op.u.host.fn = d->u.host.fn;
+        op.u.host.user = d->u.host.user;
+        op.u.host.dtor_fn = d->u.host.dtor_fn;
+        break;
+    case DS_NODE_EVENT_RECORD:
+    case DS_NODE_EVENT_WAIT: table = &ds__g.events; r = ds__desc_event(b, d, &op, &device, &pinned); break;
+    case DS_NODE_CHILD:
+        if ((*child)->driver->type != b->driver->type) r = ds__fail(DS_ERR_CROSS_DRIVER, "the child graph is of another driver");
+        op.flags = DS__OP_GIVEN;
+        op.u.graph.body = *child;
+        break;
+    case DS_NODE_EMPTY:
+    case DS_NODE_NATIVE: break;
+    }
+    ds__node *n = r == DS_OK ? ds__node_make(&op, device, d->priority) : NULL;
+    if (r == DS_OK && !n) r = DS_ERR_OUT_OF_MEMORY;
+    if (n && n->child) *child = NULL;
+    if (n && d->label && !(n->label = ds__copy_text(d->label, 255))) { ds__node_discard(n); n = NULL; r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a label"); }
+    if (pinned) ds__unpin(table, pinned);
+    *out = n;
+    return r;
+}
+
+static ds_result ds__graph_append(ds__graph *g, const ds_node_desc *desc, ds__body **child, const ds_graph_node *deps, size_t count, ds_graph_node *out) {
+    ds__body *b = g->body;
+    ds__node *n = NULL;
+    uint32_t *list = ds__alloc((count + 1) * sizeof *list);
+    if (!list) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu dependencies", count);
+    ds_result r = DS_OK;
+    for (size_t i = 0; i < count && r == DS_OK; i++) {
+        r = ds__node_index(b, deps[i], &list[i]);
+        for (size_t k = 0; k < i && r == DS_OK; k++)
+            if (list[k] == list[i]) r = ds__fail(DS_ERR_INVALID_VALUE, "dependencies %zu and %zu are the same node", k, i);
+    }
+    if (r == DS_OK) r = ds__node_of_desc(b, desc, child, &n);
+    if (r == DS_OK) {
+        int shared = atomic_load(&g->capturing) != 0; /* a capture may be adding to it */
+        if (shared) ds__lock_take(&ds__g.capture_lock);
+        r = ds__body_append(b, n, list, count);
+        if (r == DS_OK && (r = b->driver->graph_add(b, b->count - 1)) < 0) b->count--;
+        if (r == DS_OK) *out = ds__node_handle(b, b->count - 1);
+        if (shared) ds__lock_give(&ds__g.capture_lock);
+        if (r < 0) ds__node_discard(n);
+    }
+    ds__release(list);
+    return r;
+}
+
+DSDEF ds_result (ds_graph_add)(ds_graph graph, const ds_node_desc *desc, const ds_graph_node *dependencies, size_t count, ds_graph_node *out) {
+    ds_graph_node node = { 0 };
+    ds__body *child = NULL;
+    if (out) out->id = 0;
+    ds_result r = ds__enter("ds_graph_add");
+    if (r == DS_OK && count && !dependencies) r = ds__fail(DS_ERR_INVALID_VALUE, "dependencies is NULL");
+    if (r == DS_OK) r = ds__child_copy(desc, &child);
+    ds__graph *g = r == DS_OK ? ds__graph_take(graph) : NULL;
+    if (r == DS_OK) r = g ? ds__graph_give(g, ds__graph_append(g, desc, &child, dependencies, count, &node)) : DS_ERR_INVALID_HANDLE;
+    if (child) ds__body_free(child);
+    if (r == DS_OK && out) *out = node;
+    return desc && desc->kind == DS_NODE_HOST ? ds__refuse_payload(r, desc->u.host.user, desc->u.host.dtor_fn) : r;
+}
+
+/* One edge; the body's lock is held. */
+static ds_result ds__edge_check(const ds__body *b, uint32_t from, uint32_t to) {
+    char a[160], c[160];
+    DS__REQUIRE(from != to, "%s cannot depend on itself", ds__node_print(b, from, a, sizeof a));
+    DS__REQUIRE(!ds__node_depends(b->node[to], from), "%s depends on %s already", ds__node_print(b, to, a, sizeof a), ds__node_print(b, from, c, sizeof c));
+    unsigned char *mark = ds__alloc(b->count);
+    if (!mark || !ds__body_ancestors(b, &from, 1, mark)) { ds__release(mark); return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to look for circles"); }
+    int circle = mark[to];
+    ds__release(mark);
+    DS__REQUIRE(!circle, "%s cannot depend on %s, which depends on it", ds__node_print(b, to, a, sizeof a), ds__node_print(b, from, c, sizeof c));
+    return DS_OK;
+}
+
+static ds_result ds__edges_add(ds__body *b, const ds_graph_node *from, const ds_graph_node *to, size_t count) {
+    ds_result r = DS_OK;
+    size_t done = 0;
+    for (; done < count && r == DS_OK; done++) {
+        uint32_t f = 0, t = 0;
+        r = ds__node_index(b, from[done], &f);
+        if (r == DS_OK) r = ds__node_index(b, to[done], &t);
+        if (r == DS_OK) r = ds__edge_check(b, f, t);
+        if (r == DS_OK && !ds__node_depend(b->node[t], f)) r = DS_ERR_OUT_OF_MEMORY;
+        if (r < 0) { r = ds__also(r, " (pair %zu)", done); break; }
+    }
+    for (size_t i = 0; i < count && r == DS_OK; i++) /* all of them are right */
+        r = b->driver->graph_edge(b, (uint32_t)from[i].id - 1, (uint32_t)to[i].id - 1);
+    while (r < 0 && done) b->node[(uint32_t)to[--done].id - 1]->dep_count--; /* each was its node's last */
+    return r;
+}
+
+DSDEF ds_result (ds_graph_add_edges)(ds_graph graph, const ds_graph_node *from, const ds_graph_node *to, size_t count) {
+    DS__ENTER("ds_graph_add_edges");
+    DS__REQUIRE((from && to) || !count, "%s is NULL", from ? "to" : "from");
+    ds__graph *g = ds__graph_take(graph);
+    return g ? ds__graph_give(g, ds__edges_add(g->body, from, to, count)) : DS_ERR_INVALID_HANDLE;
+}
+
+DSDEF ds_result (ds_graph_get_nodes)(ds_graph graph, ds_graph_node *out, size_t room, size_t *out_count) {
+    if (out_count) *out_count = 0;
+    DS__ENTER("ds_graph_get_nodes");
+    DS__REQUIRE(out_count && (out || !room), "%s is NULL", out_count ? "out" : "out_count");
+    ds__graph *g = ds__graph_take(graph);
+    if (!g) return DS_ERR_INVALID_HANDLE;
+    ds__lock_take(&ds__g.capture_lock);
+    *out_count = g->body->count;
+    for (uint32_t i = 0; i < g->body->count && i < room; i++) out[i] = ds__node_handle(g->body, i);
+    ds__lock_give(&ds__g.capture_lock);
+    return ds__graph_give(g, DS_OK);
+}
+
+DSDEF ds_result (ds_graph_get_edges)(ds_graph graph, ds_graph_node *out_from, ds_graph_node *out_to, size_t room, size_t *out_count) {
+    if (out_count) *out_count = 0;
+    DS__ENTER("ds_graph_get_edges");
+    DS__REQUIRE(out_count && ((out_from && out_to) || !room), "there is no room for the answer");
+    ds__graph *g = ds__graph_take(graph);
+    if (!g) return DS_ERR_INVALID_HANDLE;
+    ds__lock_take(&ds__g.capture_lock);
+    for (uint32_t i = 0; i < g->body->count; i++)
+        for (uint32_t k = 0; k < g->body->node[i]->dep_count; k++, ++*out_count)
+            if (*out_count < room) {
+                out_from[*out_count] = ds__node_handle(g->body, g->body->node[i]->deps[k]);
+                out_to[*out_count] = ds__node_handle(g->body, i);
+            }
+    ds__lock_give(&ds__g.capture_lock);
+    return ds__graph_give(g, DS_OK);
+}
+
+static void ds__node_describe(const ds__node *n, ds_node_desc *out) {
+    const ds__op *op = &n->op;
+    memset(out, 0, sizeof *out);
+    out->kind = n->kind;
+    out->label = n->label;
+    out->device = n->device;
+    out->priority = n->priority;
+    switch (n->kind) {
+    case DS_NODE_KERNEL:
+        out->u.kernel.kernel.id = ds__handle(&op->u.kernel.kernel->slot);
+        out->u.kernel.items = op->u.kernel.items;
+        out->u.kernel.grid = op->u.kernel.grid;
+        out->u.kernel.args = op->u.kernel.args;
+        out->u.kernel.args_size = op->u.kernel.args_size;
+        break;
+    case DS_NODE_COPY:
+        out->u.copy.dst = op->u.copy.dst;
+        out->u.copy.src = op->u.copy.src;
+        out->u.copy.width = op->u.copy.width;
+        out->u.copy.height = op->u.copy.height;
+        out->u.copy.dst_pitch = op->u.copy.dst_pitch;
+        out->u.copy.src_pitch = op->u.copy.src_pitch;
+        break;
+    case DS_NODE_FILL:
+        out->u.fill.ptr = op->u.fill.dst;
+        out->u.fill.value = op->u.fill.value;
+        out->u.fill.value_size = op->u.fill.value_size;
+        out->u.fill.width = op->u.fill.width;
+        out->u.fill.height = op->u.fill.height;
+        out->u.fill.pitch = op->u.fill.pitch;
+        break;
+    case DS_NODE_HOST:
+        out->u.host.fn = op->u.host.fn;
+        out->u.host.user = op->u.host.user;
+        break;
+    case DS_NODE_EVENT_RECORD:
+    case DS_NODE_EVENT_WAIT: out->u.event.id = ds__handle(&op->u.event.object->slot); break;
+    case DS_NODE_EMPTY:
+    case DS_NODE_CHILD:
+    case DS_NODE_NATIVE: break;
+    }
+}
+
+DSDEF ds_result (ds_graph_get_node)(ds_graph graph, ds_graph_node node, ds_node_desc *out, ds_site *out_site) {
+    if (out) memset(out, 0, sizeof *out);
+    if (out_site) memset(out_site, 0, sizeof *out_site);
+    DS__ENTER("ds_graph_get_node");
+    DS__REQUIRE(out, "out is NULL");
+    ds__graph *g = ds__graph_take(graph);
+    if (!g) return DS_ERR_INVALID_HANDLE;
+    uint32_t i = 0;
+    ds__lock_take(&ds__g.capture_lock);
+    ds_result r = ds__node_index(g->body, node, &i);
+    if (r == DS_OK) {
+        ds__node_describe(g->body->node[i], out);
+        if (out_site) { out_site->file = g->body->node[i]->op.file; out_site->line = (int)g->body->node[i]->op.line; }
+    }
+    ds__lock_give(&ds__g.capture_lock);
+    return ds__graph_give(g, r);
+}
+
+/* Puts the node in place of another one, with that one's dependencies. */
+static void ds__body_replace(ds__body *b, uint32_t index, ds__node *fresh) {
+    ds__node *old = b->node[index];
+    fresh->deps = old->deps;
+    fresh->dep_count = old->dep_count;
+    fresh->dep_room = old->dep_room;
+    fresh->native = old->native;
+    fresh->enabled = old->enabled;
+    old->deps = NULL;
+    b->node[index] = fresh;
+    ds__node_free(old);
+}
+
+static ds_graph_update_reason ds__body_compare(const ds__body *now, const ds__body *then, uint32_t *out_node);
+
+/* Whether a node of an executable may become the fresh one. */
+static ds_graph_update_reason ds__node_compare(const ds__node *now, const ds__node *then) {
+    uint32_t node;
+    if (now->kind != then->kind) return DS_GRAPH_UPDATE_NODE_TYPE_CHANGED;
+    switch (now->kind) {
+    case DS_NODE_KERNEL:
+        return now->device.index == then->device.index ? DS_GRAPH_UPDATE_SUCCESS : DS_GRAPH_UPDATE_UNSUPPORTED_FUNCTION_CHANGE;
+    case DS_NODE_COPY:
+        return ds__place_of(&now->op, DS__OP_DST) == ds__place_of(&then->op, DS__OP_DST) && ds__place_of(&now->op, DS__OP_SRC) == ds__place_of(&then->op, DS__OP_SRC)
+                   ? DS_GRAPH_UPDATE_SUCCESS : DS_GRAPH_UPDATE_PARAMETERS_CHANGED;
+    case DS_NODE_FILL:
+        return ds__place_of(&now->op, DS__OP_DST) == ds__place_of(&then->op, DS__OP_DST) ? DS_GRAPH_UPDATE_SUCCESS : DS_GRAPH_UPDATE_PARAMETERS_CHANGED;
+    case DS_NODE_CHILD: return ds__body_compare(now->child, then->child, &node);
+    default: return DS_GRAPH_UPDATE_SUCCESS;
+    }
+}
+
+static ds_graph_update_reason ds__body_compare(const ds__body *now, const ds__body *then, uint32_t *out_node) {
+    *out_node = UINT32_MAX;
+    if (now->driver->type != then->driver->type) return DS_GRAPH_UPDATE_NOT_SUPPORTED;
+    if (now->count != then->count) return DS_GRAPH_UPDATE_TOPOLOGY_CHANGED;
+    for (uint32_t i = 0; i < now->count; i++) {
+        const ds__node *a = now->node[i], *b = then->node[i];
+        ds_graph_update_reason reason = a->dep_count == b->dep_count ? DS_GRAPH_UPDATE_SUCCESS : DS_GRAPH_UPDATE_TOPOLOGY_CHANGED;
+        for (uint32_t k = 0; k < b->dep_count && !reason; k++)
+            if (!ds__node_depends(a, b->deps[k])) reason = DS_GRAPH_UPDATE_TOPOLOGY_CHANGED;
+        if (!reason) reason = ds__node_compare(a, b);
+        if (!reason) continue;
+        *out_node = i;
+        return reason;
+    }
+    return DS_GRAPH_UPDATE_SUCCESS;
+}
+
+static const char *const ds__update_texts[] = { "success", "it failed", "the nodes or dependencies are others", "a node is of another kind",
+                                                "a kernel is another one, which the driver cannot change", "the memory is of another kind or device", "the driver cannot change such a node",
+                                                "a kernel is for another device", "an attribute changed" };
+
+/* Makes a fresh node for `index`, of the kind that stands there. */
+static ds_result ds__node_fresh(ds__body *b, uint32_t index, const ds_node_desc *desc, ds__body **child, ds__node **out) {
+    char text[160];
+    *out = NULL;
+    DS__REQUIRE(desc, "desc is NULL");
+    DS__REQUIRE(desc->kind == b->node[index]->kind, "%s cannot become another kind (%d)", ds__node_print(b, index, text, sizeof text), (int)desc->kind);
+    ds_result r = ds__node_of_desc(b, desc, child, out);
+    if (r == DS_OK) { (*out)->op.file = b->node[index]->op.file; (*out)->op.line = b->node[index]->op.line; }
+    if (r == DS_OK && ds__tls.site.file) { (*out)->op.file = ds__tls.site.file; (*out)->op.line = (uint32_t)ds__tls.site.line; }
+    return r;
+}
+
+DSDEF ds_result (ds_graph_set_node)(ds_graph graph, ds_graph_node node, const ds_node_desc *desc) {
+    ds__body *child = NULL;
+    ds_result r = ds__enter("ds_graph_set_node");
+    if (r == DS_OK) r = ds__child_copy(desc, &child);
+    ds__graph *g = r == DS_OK ? ds__graph_take(graph) : NULL;
+    if (g) {
+        uint32_t i = 0;
+        ds__node *fresh = NULL;
+        r = ds__node_index(g->body, node, &i);
+        if (r == DS_OK) r = ds__node_fresh(g->body, i, desc, &child, &fresh);
+        if (r == DS_OK) r = g->body->driver->graph_set(g->body, i, fresh);
+        if (r == DS_OK) ds__body_replace(g->body, i, fresh); else ds__node_discard(fresh);
+        r = ds__graph_give(g, r);
+    } else if (r == DS_OK) {
+        r = DS_ERR_INVALID_HANDLE;
+    }
+    if (child) ds__body_free(child);
+    return desc && desc->kind == DS_NODE_HOST ? ds__refuse_payload(r, desc->u.host.user, desc->u.host.dtor_fn) : r;
+}
+
+static ds_result ds__graph_attach(ds_graph graph, void *user, ds_host_fn dtor_fn) {
+    DS__REQUIRE(dtor_fn, "dtor_fn is NULL");
+    ds__graph *g = ds__graph_take(graph);
+    if (!g) return DS_ERR_INVALID_HANDLE;
+    ds__object *o = ds__object_new(user, dtor_fn);
+    ds_result r = o ? ds__body_keep(g->body, o) : DS_ERR_OUT_OF_MEMORY;
+    if (r == DS_OK && (r = g->body->driver->graph_attach(g->body, o)) < 0) { g->body->object_count--; atomic_fetch_sub(&o->owners, 1); }
+    if (r < 0 && o) o->dtor_fn = NULL;
+    ds__object_drop(o);
+    return ds__graph_give(g, r);
+}
+DSDEF ds_result (ds_graph_attach)(ds_graph graph, void *user, ds_host_fn dtor_fn) {
+    ds_result r = ds__enter("ds_graph_attach");
+    if (r == DS_OK) r = ds__graph_attach(graph, user, dtor_fn);
+    return ds__refuse_payload(r, user, dtor_fn);
+}
+
+/* ---- >>core: pictures of graphs ---- */
+
+typedef struct ds__pen { ds_write_fn write_fn; void *user; int stopped; unsigned flags; } ds__pen;
+
+__attribute__((format(printf, 2, 3))) static void ds__pen_print(ds__pen *p, const char *format, ...) {
+    char text[1024];
+    va_list args;
+    va_start(args, format);
+    int n = vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    size_t size = n < 0 ? 0 : (size_t)n < sizeof text ? (size_t)n : sizeof text - 1;
+    if (!p->stopped && size) p->stopped = p->write_fn(text, size, p->user);
+}
+
+/* Inside of a quoted string of DOT. */
+static void ds__pen_quote(ds__pen *p, const char *text) {
+    char quoted[2 * 256 + 1];
+    size_t n = 0;
+    for (; *text && n < sizeof quoted - 3; text++) {
+        if (*text == '"' || *text == '\\') quoted[n++] = '\\';
+        quoted[n++] = *text == '\n' ? ' ' : *text;
+    }
+    quoted[n] = 0;
+    ds__pen_print(p, "%s", quoted);
+}
+
+static void ds__dot_kernel(ds__pen *p, const ds__op *op) {
+    const ds__kernel *k = op->u.kernel.kernel;
+    ds__pen_print(p, "\\n%zu item%s", op->u.kernel.items, op->u.kernel.items == 1 ? "" : "s");
+    if (op->u.kernel.grid)
+        ds__pen_print(p, "\\ngrid %ux%ux%u block %ux%ux%u", op->u.kernel.grid->grid[0], op->u.kernel.grid->grid[1], op->u.kernel.grid->grid[2],
+                      op->u.kernel.grid->block[0], op->u.kernel.grid->block[1], op->u.kernel.grid->block[2]);
+    for (size_t i = 0; i < k->param_count; i++) {
+        const ds_param *a = &k->params[i];
+        static const char *const kinds[] = { "value", "read", "written", "read and written", "first", "count" };
+        uint64_t value = 0;
+        if (a->kind >= DS_PARAM_FIRST) continue;
+        memcpy(&value, (const char *)op->u.kernel.args + a->offset, a->size < 8 ? a->size : 8);
+        ds__pen_print(p, "\\n[%zu] %s %#llx", i, kinds[a->kind], (unsigned long long)value);
+    }
+}
+
+static void ds__dot_node(ds__pen *p, const ds__body *b, uint32_t index, const char *prefix) {
+    const ds__node *n = b->node[index];
+    const ds__op *op = &n->op;
+    unsigned all = p->flags & DS_DOT_VERBOSE;
+    ds__pen_print(p, "\"%s%u\" [shape=%s, label=\"%s", prefix, (unsigned)index, n->kind == DS_NODE_KERNEL ? "box" : n->kind == DS_NODE_HOST ? "hexagon" : "ellipse", ds__node_names[n->kind]);
+    if (n->kind == DS_NODE_KERNEL) { ds__pen_print(p, " "); ds__pen_quote(p, op->u.kernel.kernel->name); }
+    if (n->label) { ds__pen_print(p, "\\n"); ds__pen_quote(p, n->label); }
+    if (n->kind == DS_NODE_KERNEL && (all || p->flags & DS_DOT_KERNEL)) ds__dot_kernel(p, op);
+    if (n->kind == DS_NODE_COPY && (all || p->flags & DS_DOT_COPY))
+        ds__pen_print(p, "\\n%p <- %p\\n%zu x %zu bytes", op->u.copy.dst, op->u.copy.src, op->u.copy.height, op->u.copy.width);
+    if (n->kind == DS_NODE_FILL && (all || p->flags & DS_DOT_FILL))
+        ds__pen_print(p, "\\n%p <- %#x\\n%zu x %zu x %zu bytes", op->u.fill.dst, (unsigned)op->u.fill.value, op->u.fill.height, op->u.fill.width, op->u.fill.value_size);
+    if (n->kind == DS_NODE_HOST && (all || p->flags & DS_DOT_HOST)) {
+        void *fn = NULL;
+        memcpy(&fn, &op->u.host.fn, sizeof fn);
+        ds__pen_print(p, "\\n%p(%p)", fn, op->u.host.user);
+    }
+    if ((n->kind == DS_NODE_EVENT_RECORD || n->kind == DS_NODE_EVENT_WAIT) && (all || p->flags & DS_DOT_EVENT)) {
+        ds__pen_print(p, "\\n%#llx ", (unsigned long long)ds__handle(&op->u.event.object->slot));
+        ds__pen_quote(p, op->u.event.object->label ? op->u.event.object->label : "");
+    }
+    if (all || p->flags & DS_DOT_HANDLES) {
+        ds__pen_print(p, "\\n%#llx, %s:%d", (unsigned long long)ds__node_handle(b, index).id, ds__type_name(n->device.type), n->device.index);
+        if (n->priority) ds__pen_print(p, ", priority %d", n->priority);
+        if (op->file) { ds__pen_print(p, "\\n"); ds__pen_quote(p, ds__short_path(op->file)); ds__pen_print(p, ":%u", (unsigned)op->line); }
+    }
+    ds__pen_print(p, "\"];\n");
+}
+
+static void ds__dot_body(ds__pen *p, const ds__body *b, const char *prefix) {
+    for (uint32_t i = 0; i < b->count && !p->stopped; i++) {
+        char inner[64];
+        ds__dot_node(p, b, i, prefix);
+        if (!b->node[i]->child || strlen(prefix) > sizeof inner - 16) continue;
+        snprintf(inner, sizeof inner, "%.40s%u.", prefix, (unsigned)i);
+        ds__pen_print(p, "subgraph \"cluster_%s\" {\nlabel=\"child of %s%u\";\n", inner, prefix, (unsigned)i);
+        ds__dot_body(p, b->node[i]->child, inner);
+        ds__pen_print(p, "}\n");
+    }
+    for (uint32_t i = 0; i < b->count && !p->stopped; i++)
+        for (uint32_t k = 0; k < b->node[i]->dep_count; k++) ds__pen_print(p, "\"%s%u\" -> \"%s%u\";\n", prefix, (unsigned)b->node[i]->deps[k], prefix, (unsigned)i);
+}
+
+static ds_result ds__dot(ds_graph graph, unsigned flags, ds_write_fn write_fn, void *user) {
+    DS__REQUIRE((flags & ~0x87ffu) == 0, "unknown flags %#x", flags); /* all of cudaGraphDebugDotFlags are taken; those without meaning here change nothing */
+    ds__graph *g = ds__graph_take(graph);
+    if (!g) return DS_ERR_INVALID_HANDLE;
+    ds__pen pen = { write_fn, user, 0, flags };
+    ds__pen_print(&pen, "digraph \"");
+    ds__pen_quote(&pen, g->label ? g->label : "graph");
+    ds__pen_print(&pen, "\" {\n");
+    ds__lock_take(&ds__g.capture_lock);
+    ds__dot_body(&pen, g->body, "");
+    ds__lock_give(&ds__g.capture_lock);
+    ds__pen_print(&pen, "}\n");
+    return ds__graph_give(g, pen.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped) : DS_OK);
+}
+
+DSDEF ds_result (ds_graph_dot)(ds_graph graph, unsigned flags, ds_write_fn write_fn, void *user) {
+    DS__ENTER("ds_graph_dot");
+    DS__REQUIRE(write_fn, "write_fn is NULL");
+    return ds__dot(graph, flags, write_fn, user);
+}
+
+static int ds__dot_to_file(const char *text, size_t size, void *user) { return fwrite(text, 1, size, user) == size ? 0 : errno ? errno : EIO; }
+
+DSDEF ds_result (ds_graph_dot_file)(ds_graph graph, unsigned flags, const char *path) {
+    DS__ENTER("ds_graph_dot_file");
+    DS__REQUIRE(path, "path is NULL");
+    FILE *f = fopen(path, "w");
+    if (!f) return ds__fail(DS_ERR_SYSTEM, "%s cannot be written: %s", path, strerror(errno));
+    ds_result r = ds__dot(graph, flags, ds__dot_to_file, f);
+    if (fclose(f) != 0 && r == DS_OK) r = ds__fail(DS_ERR_SYSTEM, "%s cannot be written: %s", path, strerror(errno));
+    return r;
+}
+
+/* ---- >>core: executables ---- */
+
+static ds_result ds__upload(ds__exec *x, ds_stream stream) {
+    ds__stream *s = ds__stream_pin(stream);
+    if (!s) return DS_ERR_INVALID_HANDLE;
+    ds_result r = DS_OK;
+    if (s->driver->type != x->driver->type) {
+        r = ds__fail(DS_ERR_CROSS_DRIVER, "the executable and the stream belong to different drivers");
+    } else {
+        ds__op op = ds__op_make(DS__OP_UPLOAD);
+        op.u.graph.exec = x->native;
+        op.u.graph.body = x->body;
+        r = ds__submit(s, &op);
+    }
+    ds__stream_unpin(s);
+    return r;
+}
+
+static ds_result ds__instantiate(ds__graph *g, const ds_graph_exec_desc *desc, ds_graph_exec *out) {
+    if (atomic_load(&g->capturing)) return ds__being_captured(g);
+    const char *label = desc->label ? desc->label : g->label;
+    ds__reclaim();
+    ds__exec *x = ds__table_add(&ds__g.execs);
+    if (!x) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an executable");
+    x->driver = g->body->driver;
+    x->flags = desc->flags;
+    x->made = ds__tls.site;
+    ds_result r = DS_OK;
+    if (!(x->body = ds__body_copy(g->body, 1)) || (label && !(x->label = ds__copy_text(label, 255)))) r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an executable");
+    if (r == DS_OK) r = x->driver->graph_instantiate(g->body, x->body, desc->flags, &x->native);
+    if (r == DS_OK && (desc->flags & DS_GRAPH_UPLOAD)) r = ds__upload(x, desc->upload_stream);
+    if (r == DS_OK) out->id = ds__handle(&x->slot);
+    else ds__table_kill(&ds__g.execs, x);
+    return r;
+}
+
+DSDEF ds_result (ds_graph_instantiate)(ds_graph graph, const ds_graph_exec_desc *desc, ds_graph_exec *out) {
+    static const ds_graph_exec_desc none;
+    if (out) out->id = 0;
+    DS__ENTER("ds_graph_instantiate");
+    DS__REQUIRE(out, "out is NULL");
+    if (!desc) desc = &none;
+    if (desc->flags & DS_GRAPH_DEVICE_LAUNCH) return ds__fail(DS_ERR_UNSUPPORTED, "launching graphs from a device is not offered");
+    DS__REQUIRE((desc->flags & ~(unsigned)(DS_GRAPH_AUTO_FREE_ON_LAUNCH | DS_GRAPH_UPLOAD | DS_GRAPH_USE_NODE_PRIORITY | DS_GRAPH_REPLACE_POINTERS)) == 0, "unknown flags %#x", desc->flags);
+    ds__graph *g = ds__graph_take(graph);
+    return g ? ds__graph_give(g, ds__instantiate(g, desc, out)) : DS_ERR_INVALID_HANDLE;
+}
+
+DSDEF ds_result (ds_graph_upload)(ds_graph_exec exec, ds_stream stream) {
+    DS__ENTER("ds_graph_upload");
+    ds__exec *x = ds__exec_take(exec);
+    return x ? ds__exec_give(x, ds__upload(x, stream)) : DS_ERR_INVALID_HANDLE;
+}
+
+DSDEF ds_result (ds_graph_launch)(ds_graph_exec exec, ds_stream stream) {
+    ds_result r = ds__enter_inline("ds_graph_launch");
+    if (DS__UNLIKELY(r < 0)) return r;
+    ds__stream *s = ds__pin_inline(&ds__g.streams, stream.id);
+    if (DS__UNLIKELY(!s)) { ds__stream_pin(stream); return DS_ERR_INVALID_HANDLE; } /* again, for the sentence */
+    ds__exec *x = ds__exec_take(exec);
+    if (DS__UNLIKELY(!x)) {
+        r = DS_ERR_INVALID_HANDLE;
+    } else if (DS__UNLIKELY(s->driver->type != x->driver->type)) {
+        r = ds__exec_give(x, ds__fail(DS_ERR_CROSS_DRIVER, "the executable and the stream belong to different drivers"));
+    } else {
+        ds__op op = ds__op_make(DS__OP_GRAPH);
+        op.u.graph.exec = x->native;
+        op.u.graph.body = x->body;
+        r = ds__exec_give(x, ds__submit(s, &op));
+    }
+    ds__unpin_inline(&ds__g.streams, s);
+    return r;
+}
+
+DSDEF ds_result (ds_graph_exec_destroy)(ds_graph_exec exec) {
+    DS__ENTER("ds_graph_exec_destroy");
+    ds__exec *x = ds__exec_take(exec);
+    if (!x) return DS_ERR_INVALID_HANDLE;
+    int killed = ds__table_kill(&ds__g.execs, x);
+    ds_result r = ds__exec_give(x, killed ? DS_OK : ds__fail(DS_ERR_INVALID_HANDLE, "the executable was destroyed already"));
+    ds__reclaim();
+    return r;
+}
+
+static ds_result ds__exec_update(ds__exec *x, ds__graph *g, ds_graph_update_info *out) {
+    uint32_t node = UINT32_MAX;
+    char text[160] = "the graph";
+    if (atomic_load(&g->capturing)) { out->reason = DS_GRAPH_UPDATE_ERROR; return ds__being_captured(g); }
+    out->reason = ds__body_compare(x->body, g->body, &node);
+    ds_result r = DS_OK;
+    if (out->reason == DS_GRAPH_UPDATE_SUCCESS) {
+        ds__body *fresh = ds__body_copy(g->body, 0);
+        r = fresh ? x->driver->exec_update(x->native, g->body, &out->reason, &node) : DS_ERR_OUT_OF_MEMORY;
+        if (r == DS_OK) {
+            ds__node **nodes = x->body->node;
+            for (uint32_t i = 0; i < fresh->count; i++) { fresh->node[i]->native = nodes[i]->native; fresh->node[i]->enabled = nodes[i]->enabled; }
+            x->body->node = fresh->node;
+            fresh->node = nodes;
+            uint32_t room = x->body->room;
+            x->body->room = fresh->room;
+            fresh->room = room;
+            ds__object **objects = x->body->object;
+            size_t count = x->body->object_count, object_room = x->body->object_room;
+            x->body->object = fresh->object;
+            x->body->object_count = fresh->object_count;
+            x->body->object_room = fresh->object_room;
+            fresh->object = objects;
+            fresh->object_count = count;
+            fresh->object_room = object_room;
+        } else if (out->reason == DS_GRAPH_UPDATE_SUCCESS) {
+            out->reason = DS_GRAPH_UPDATE_ERROR;
+        }
+        if (fresh) ds__body_free(fresh);
+        if (r < 0 && r != DS_ERR_GRAPH_UPDATE) return r;
+    }
+    if (out->reason == DS_GRAPH_UPDATE_SUCCESS) return DS_OK;
+    if (node != UINT32_MAX) { out->node = ds__node_handle(g->body, node); ds__node_print(g->body, node, text, sizeof text); }
+    return ds__fail(DS_ERR_GRAPH_UPDATE, "the executable cannot become the graph: %s (%s)", ds__update_texts[out->reason], text);
+}
+
+DSDEF ds_result (ds_graph_exec_update)(ds_graph_exec exec, ds_graph graph, ds_graph_update_info *out) {
+    ds_graph_update_info info;
+    if (!out) out = &info;
+    memset(out, 0, sizeof *out);
+    DS__ENTER("ds_graph_exec_update");
+    out->reason = DS_GRAPH_UPDATE_ERROR;
+    ds__exec *x = ds__exec_take(exec);
+    if (!x) return DS_ERR_INVALID_HANDLE;
+    ds__graph *g = ds__graph_take(graph);
+    ds_result r = g ? ds__graph_give(g, ds__exec_update(x, g, out)) : DS_ERR_INVALID_HANDLE;
+    return ds__exec_give(x, r);
+}
+
+static ds_result ds__exec_put(ds__exec *x, uint32_t i, ds__node *fresh) {
+    char text[160];
+    ds_graph_update_reason reason = ds__node_compare(x->body->node[i], fresh);
+    ds_result r = DS_OK;
+    if (reason) r = ds__fail(DS_ERR_INVALID_VALUE, "%s of an executable cannot change so: %s", ds__node_print(x->body, i, text, sizeof text), ds__update_texts[reason]);
+    else r = x->driver->exec_set(x->native, i, fresh);
+    if (r == DS_OK) ds__body_replace(x->body, i, fresh);
+    return r;
+}
+
+DSDEF ds_result (ds_graph_exec_set_node)(ds_graph_exec exec, ds_graph_node node, const ds_node_desc *desc) {
+    ds__body *child = NULL;
+    ds_result r = ds__enter("ds_graph_exec_set_node");
+    if (r == DS_OK) r = ds__child_copy(desc, &child);
+    ds__exec *x = r == DS_OK ? ds__exec_take(exec) : NULL;
+    if (x) {
+        uint32_t i = 0;
+        ds__node *fresh = NULL;
+        r = ds__node_index(x->body, node, &i);
+        if (r == DS_OK) r = ds__node_fresh(x->body, i, desc, &child, &fresh);
+        if (r == DS_OK && (r = ds__exec_put(x, i, fresh)) < 0) ds__node_discard(fresh);
+        r = ds__exec_give(x, r);
+    } else if (r == DS_OK) {
+        r = DS_ERR_INVALID_HANDLE;
+    }
+    if (child) ds__body_free(child);
+    return desc && desc->kind == DS_NODE_HOST ? ds__refuse_payload(r, desc->u.host.user, desc->u.host.dtor_fn) : r;
+}
+
+DSDEF ds_result (ds_graph_exec_enable_node)(ds_graph_exec exec, ds_graph_node node, int enabled) {
+    DS__ENTER("ds_graph_exec_enable_node");
+    ds__exec *x = ds__exec_take(exec);
+    if (!x) return DS_ERR_INVALID_HANDLE;
+    uint32_t i = 0;
+    char text[160];
+    ds_result r = ds__node_index(x->body, node, &i);
+    ds_node_kind kind = r == DS_OK ? x->body->node[i]->kind : DS_NODE_EMPTY;
+    if (r == DS_OK && kind != DS_NODE_KERNEL && kind != DS_NODE_COPY && kind != DS_NODE_FILL)
+        r = ds__fail(DS_ERR_INVALID_VALUE, "%s cannot be switched, only kernels, copies and fills can", ds__node_print(x->body, i, text, sizeof text));
+    if (r == DS_OK) r = x->driver->exec_enable(x->native, i, enabled != 0);
+    if (r == DS_OK) x->body->node[i]->enabled = enabled != 0;
+    return ds__exec_give(x, r);
+}
+
+DSDEF ds_result (ds_graph_exec_node_enabled)(ds_graph_exec exec, ds_graph_node node, int *out) {
+    if (out) *out = 0;
+    DS__ENTER("ds_graph_exec_node_enabled");
+    DS__REQUIRE(out, "out is NULL");
+    ds__exec *x = ds__exec_take(exec);
+    if (!x) return DS_ERR_INVALID_HANDLE;
+    uint32_t i = 0;
+    ds_result r = ds__node_index(x->body, node, &i);
+    if (r == DS_OK) *out = x->body->node[i]->enabled;
+    return ds__exec_give(x, r);
+}
+
+/* Puts new pointers for old ones; returns the number of places. dry: only counts. */
+static size_t ds__replace_one(void *place, void *const *old_pointers, void *const *new_pointers, size_t count, int dry) {
+    void *now;
+    memcpy(&now, place, sizeof now);
+    for (size_t i = 0; i < count; i++) {
+        if (now != old_pointers[i]) continue;
+        if (!dry) memcpy(place, &new_pointers[i], sizeof now);
+        return 1;
+    }
+    return 0;
+}
+static size_t ds__replace_node(ds__node *n, void *const *old_pointers, void *const *new_pointers, size_t count, int dry) {
+    size_t places = 0;
+    if (n->kind == DS_NODE_KERNEL) {
+        const ds__kernel *k = n->op.u.kernel.kernel;
+        for (size_t i = 0; i < k->param_count; i++)
+            if (k->params[i].kind >= DS_PARAM_READ && k->params[i].kind <= DS_PARAM_READ_WRITE)
+                places += ds__replace_one((char *)(uintptr_t)n->op.u.kernel.args + k->params[i].offset, old_pointers, new_pointers, count, dry);
+    } else if (n->kind == DS_NODE_COPY) {
+        places += ds__replace_one(&n->op.u.copy.dst, old_pointers, new_pointers, count, dry);
+        places += ds__replace_one(&n->op.u.copy.src, old_pointers, new_pointers, count, dry);
+    } else if (n->kind == DS_NODE_FILL) {
+        places += ds__replace_one(&n->op.u.fill.dst, old_pointers, new_pointers, count, dry);
+    } else if (n->kind == DS_NODE_CHILD) {
+        for (uint32_t i = 0; i < n->child->count; i++) places += ds__replace_node(n->child->node[i], old_pointers, new_pointers, count, dry);
+    }
+    return places;
+}
+
+/* A changed copy or fill is checked anew, as if it were set. */
+static ds_result ds__replaced_check(ds__body *b, ds__node *n) {
+    ds__op op = n->op;
+    ds_result r = DS_OK;
+    if (n->kind == DS_NODE_COPY)
+        r = ds__copy_op(b->driver, &op, op.u.copy.dst, op.u.copy.dst_pitch, op.u.copy.src, op.u.copy.src_pitch, op.u.copy.width, op.u.copy.height, NULL, NULL, DS_COPY_HOST_STABLE);
+    if (n->kind == DS_NODE_FILL)
+        r = ds__fill_op(b->driver, &op, op.u.fill.dst, op.u.fill.pitch, op.u.fill.value, op.u.fill.value_size, op.u.fill.width, op.u.fill.height, DS_COPY_HOST_STABLE);
+    for (uint32_t i = 0; n->child && i < n->child->count && r == DS_OK; i++) r = ds__replaced_check(b, n->child->node[i]);
+    n->op.flags = op.flags;
+    return r;
+}
+
+/* All or none: the changed nodes are made first; should a driver refuse one in the middle, those before it are put back. */
+static ds_result ds__replace_pointers(ds__exec *x, void *const *old_pointers, void *const *new_pointers, size_t count, size_t *out_replaced) {
+    ds__body *b = x->body;
+    size_t places = 0;
+    ds_result r = DS_OK;
+    uint32_t set = 0;
+    if (!(x->flags & DS_GRAPH_REPLACE_POINTERS)) return ds__fail(DS_ERR_ILLEGAL_STATE, "the executable was made without DS_GRAPH_REPLACE_POINTERS");
+    ds__node **fresh = ds__alloc((b->count + 1) * sizeof *fresh);
+    if (!fresh) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to replace pointers");
+    for (uint32_t i = 0; i < b->count && r == DS_OK; i++) {
+        char text[160];
+        if (!ds__replace_node(b->node[i], old_pointers, new_pointers, count, 1)) continue;
+        if (!(fresh[i] = ds__node_copy(b->node[i]))) { r = DS_ERR_OUT_OF_MEMORY; break; }
+        places += ds__replace_node(fresh[i], old_pointers, new_pointers, count, 0);
+        r = ds__replaced_check(b, fresh[i]);
+        ds_graph_update_reason reason = r == DS_OK ? ds__node_compare(b->node[i], fresh[i]) : DS_GRAPH_UPDATE_SUCCESS;
+        if (reason) r = ds__fail(DS_ERR_INVALID_VALUE, "%s", ds__update_texts[reason]);
+        if (r < 0) ds__also(r, " (%s)", ds__node_print(b, i, text, sizeof text));
+    }
+    for (; set < b->count && r == DS_OK; set++)
+        if (fresh[set]) r = x->driver->exec_set(x->native, set, fresh[set]);
+    for (uint32_t i = 0; r < 0 && i + 1 < set; i++)
+        if (fresh[i]) DS_IGNORE(x->driver->exec_set(x->native, i, b->node[i]));
+    for (uint32_t i = 0; i < b->count; i++) {
+        if (!fresh[i]) continue;
+        if (r == DS_OK) ds__body_replace(b, i, fresh[i]); else ds__node_free(fresh[i]);
+    }
+    ds__release(fresh);
+    if (r == DS_OK) *out_replaced = places;
+    return r;
+}
+
+DSDEF ds_result (ds_graph_exec_replace_pointers)(ds_graph_exec exec, void *const *old_pointers, void *const *new_pointers, size_t count, size_t *out_replaced) {
+    size_t places = 0;
+    if (out_replaced) *out_replaced = 0;
+    DS__ENTER("ds_graph_exec_replace_pointers");
+    DS__REQUIRE((old_pointers && new_pointers) || !count, "%s is NULL", old_pointers ? "new_pointers" : "old_pointers");
+    for (size_t i = 0; i < count; i++) DS__REQUIRE(old_pointers[i] && new_pointers[i], "pair %zu has a NULL", i);
+    ds__exec *x = ds__exec_take(exec);
+    if (!x) return DS_ERR_INVALID_HANDLE;
+    ds_result r = ds__exec_give(x, ds__replace_pointers(x, old_pointers, new_pointers, count, &places));
+    if (out_replaced) *out_replaced = places;
+    return r;
+}
+
+/* ---- >>core: capture ------------------------------------------------------------------------------------------------------------------------------ */
+
+/* The capture is over: its graph becomes the caller's, or goes. */
+static void ds__capture_over(ds__capture *c, int failed) {
+    ds__graph *g = (void *)ds__slot_at(&ds__g.graphs, (uint32_t)c->graph.id - 1);
+    atomic_fetch_sub(&g->capturing, 1);
+    if (failed && !c->into) ds__table_kill(&ds__g.graphs, g);
+    ds__release(c);
+}
+
+static ds_result ds__capture_start(ds__stream *s, ds__graph *g, const ds_graph_node *nodes, size_t count, ds_capture_mode mode, int into) {
+    ds_result r = DS_OK;
+    uint32_t *deps = ds__alloc((count + 1) * sizeof *deps);
+    ds__capture *c = ds__alloc(sizeof *c);
+    if (!deps || !c) r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a capture");
+    for (size_t i = 0; i < count && r == DS_OK; i++) r = ds__node_index(g->body, nodes[i], &deps[i]);
+    if (r == DS_OK) {
+        c->driver = s->driver;
+        c->thread = ds__thread_number();
+        c->mode = mode;
+        c->begun = ds__tls.site;
+        c->graph.id = ds__handle(&g->slot);
+        c->body = g->body;
+        c->into = into;
+        atomic_fetch_add(&g->capturing, 1); /* first: at once another thread may be adding to it */
+        r = s->driver->capture_begin(s->native, c, deps, count);
+        if (r < 0) atomic_fetch_sub(&g->capturing, 1);
+    }
+    if (r < 0) ds__release(c);
+    ds__release(deps);
+    return ds__stream_error(s, r);
+}
+
+static ds_result ds__capture_begin(ds_stream stream, ds_capture_mode mode) {
+    DS__REQUIRE((unsigned)mode <= DS_CAPTURE_RELAXED, "%d is not a mode of capture", (int)mode);
+    ds__stream *s = ds__stream_pin(stream);
+    if (!s) return DS_ERR_INVALID_HANDLE;
+    ds__body *b = ds__body_new(s->driver, s->device);
+    ds__graph *g = b ? ds__graph_add(b, NULL) : NULL;
+    ds_result r = g ? ds__capture_start(s, g, NULL, 0, mode, 0) : DS_ERR_OUT_OF_MEMORY;
+    if (r < 0 && g) ds__table_kill(&ds__g.graphs, g);
+    ds__stream_unpin(s);
+    return r;
+}
+
+DSDEF ds_result (ds_capture_begin)(ds_stream stream, ds_capture_mode mode) {
+    DS__ENTER("ds_capture_begin");
+    return ds__capture_begin(stream, mode);
+}
+
+DSDEF ds_result (ds_capture_begin_to_graph)(ds_stream stream, ds_graph graph, const ds_graph_node *dependencies, size_t count, ds_capture_mode mode) {
+    DS__ENTER("ds_capture_begin_to_graph");
+    DS__REQUIRE((unsigned)mode <= DS_CAPTURE_RELAXED, "%d is not a mode of capture", (int)mode);
+    DS__REQUIRE(dependencies || !count, "dependencies is NULL");
+    ds__stream *s = ds__stream_pin(stream);
+    if (!s) return DS_ERR_INVALID_HANDLE;
+    ds__graph *g = ds__graph_take(graph);
+    ds_result r = g ? DS_OK : DS_ERR_INVALID_HANDLE;
+    if (g) {
+        if (g->body->driver->type != s->driver->type) r = ds__fail(DS_ERR_CROSS_DRIVER, "the graph and the stream belong to different drivers");
+        else if (atomic_load(&g->capturing)) r = ds__being_captured(g);
+        else r = ds__capture_start(s, g, dependencies, count, mode, 1);
+        r = ds__graph_give(g, r);
+    }
+    ds__stream_unpin(s);
+    return r;
+}
+
+static ds_result ds__capture_end(ds_stream stream, ds_graph *out) {
+    ds__stream *s = ds__stream_pin(stream);
+    if (!s) return DS_ERR_INVALID_HANDLE;
+    ds__capture *c = NULL;
+    ds_result r = ds__stream_error(s, s->driver->capture_end(s->native, &c));
+    if (c) {
+        if (r == DS_OK) *out = c->graph;
+        ds__capture_over(c, r < 0);
+    }
+    ds__stream_unpin(s);
+    ds__reclaim();
+    return r;
+}
+
+DSDEF ds_result (ds_capture_end)(ds_stream stream, ds_graph *out) {
+    if (out) out->id = 0;
+    DS__ENTER("ds_capture_end");
+    DS__REQUIRE(out, "out is NULL");
+    return ds__capture_end(stream, out);
+}
+
+static ds_result ds__capture_info(ds_stream stream, ds_capture_info *out) {
+    ds__stream *s = ds__stream_pin(stream);
+    if (!s) return DS_ERR_INVALID_HANDLE;
+    ds_result r = ds__stream_error(s, s->driver->capture_query(s->native, out));
+    ds__stream_unpin(s);
+    return r;
+}
+
+DSDEF ds_result (ds_capture_query)(ds_stream stream, ds_capture_status *out) {
+    ds_capture_info info;
+    if (out) *out = DS_CAPTURE_NONE;
+    DS__ENTER("ds_capture_query");
+    DS__REQUIRE(out, "out is NULL");
+    memset(&info, 0, sizeof info);
+    ds_result r = ds__capture_info(stream, &info);
+    if (r == DS_OK) *out = info.status;
+    return r;
+}
+
+DSDEF ds_result (ds_capture_get_info)(ds_stream stream, ds_capture_info *out) {
+    if (out) memset(out, 0, sizeof *out);
+    DS__ENTER("ds_capture_get_info");
+    DS__REQUIRE(out, "out is NULL");
+    return ds__capture_info(stream, out);
+}
+
+DSDEF ds_result (ds_capture_get_dependencies)(ds_stream stream, ds_graph_node *out, size_t room, size_t *out_count) {
+    if (out_count) *out_count = 0;
+    DS__ENTER("ds_capture_get_dependencies");
+    DS__REQUIRE(out_count && (out || !room), "%s is NULL", out_count ? "out" : "out_count");
+    ds__stream *s = ds__stream_pin(stream);
+    if (!s) return DS_ERR_INVALID_HANDLE;
+    ds_result r = ds__stream_error(s, s->driver->capture_dependencies(s->native, out, room, out_count));
+    ds__stream_unpin(s);
+    return r;
+}
+
+DSDEF ds_result (ds_capture_update_dependencies)(ds_stream stream, const ds_graph_node *nodes, size_t count, unsigned how) {
+    DS__ENTER("ds_capture_update_dependencies");
+    DS__REQUIRE(nodes || !count, "nodes is NULL");
+    DS__REQUIRE(how <= DS_CAPTURE_SET_DEPENDENCIES, "%u is neither adding nor setting", how);
+    ds__stream *s = ds__stream_pin(stream);
+    if (!s) return DS_ERR_INVALID_HANDLE;
+    ds_result r = ds__stream_error(s, s->driver->capture_update(s->native, nodes, count, how == DS_CAPTURE_SET_DEPENDENCIES));
+    ds__stream_unpin(s);
+    return r;
+}
+
+DSDEF ds_result (ds_capture_exchange_mode)(ds_capture_mode *mode) {
+    DS__ENTER("ds_capture_exchange_mode");
+    DS__REQUIRE(mode, "mode is NULL");
+    DS__REQUIRE((unsigned)*mode <= DS_CAPTURE_RELAXED, "%d is not a mode of capture", (int)*mode);
+    ds_result r = DS_OK;
+    for (int b = 0; b < DS_BACKEND_COUNT && r == DS_OK; b++)
+        if (ds__g.driver[b]) r = ds__g.driver[b]->capture_mode(*mode);
+    if (r < 0) return r;
+    ds_capture_mode before = ds__tls.mode;
+    ds__tls.mode = *mode;
+    *mode = before;
+    return DS_OK;
+}
+
+DSDEF ds_result (ds_capture_function)(ds_stream stream, ds_capture_fn fn, void *user, ds_graph *out) {
+    if (out) out->id = 0;
+    DS__ENTER("ds_capture_function");
+    DS__REQUIRE(out && fn, "%s is NULL", out ? "fn" : "out");
+    ds_site site = ds__tls.site;
+    ds_result r = ds__capture_begin(stream, DS_CAPTURE_THREAD_LOCAL);
+    if (r < 0) return r;
+    r = fn(stream, user);
+    char before[sizeof ds__tls.error];
+    ds_graph graph = { 0 };
+    memcpy(before, ds__tls.error, sizeof before);
+    ds__tls.fn = "ds_capture_function";
+    ds__tls.site = site;
+    ds_result end = ds__capture_end(stream, &graph);
+    if (r >= 0) { *out = graph; return end; }
+    memcpy(ds__tls.error, before, sizeof before); /* why it gave up */
+    if (end == DS_OK) {
+        ds__graph *g = ds__graph_take(graph);
+        if (g) { ds__table_kill(&ds__g.graphs, g); DS_IGNORE(ds__graph_give(g, DS_OK)); }
+        ds__reclaim();
+    }
+    return r;
+}
+
+/* The seam for the allocator. What a stream captures may use memory that must not be used for anything else as long as the graph may
+   run: such memory comes from a pool that belongs to the graph. This finds the object that was attached under `key` to the capture of the stream, or attaches what make_fn
+   gives; release_fn runs once with it when the last graph, clone, executable or launch that has it is gone, on any thread, and may not call
+   devstream. *out NULL: the stream does not capture. make_fn gets the number of the capture. */
+typedef ds_result (*ds__attachment_fn)(uint64_t capture, void *user, void **out);
+__attribute__((unused)) static ds_result ds__capture_attachment(ds__stream *s, const void *key, ds__attachment_fn make_fn, void *user, ds_host_fn release_fn, void **out) {
+    ds_capture_info info;
+    *out = NULL;
+    if (DS__LIKELY(ds__captures_open() == 0)) return DS_OK;
+    memset(&info, 0, sizeof info);
+    ds_result r = s->driver->capture_query(s->native, &info);
+    if (r < 0 || info.status != DS_CAPTURE_ACTIVE || !info.graph.id) return r;
+    ds__graph *g = ds__graph_take(info.graph);
+    if (!g) return DS_ERR_INVALID_HANDLE;
+    for (size_t i = 0; i < g->body->object_count && !*out; i++)
+        if (g->body->object[i]->key == key && g->body->object[i]->capture == info.id) *out = g->body->object[i]->user;
+    if (!*out && (r = make_fn(info.id, user, out)) == DS_OK) {
+        ds__object *o = ds__object_new(*out, release_fn);
+        r = o ? ds__body_keep(g->body, o) : DS_ERR_OUT_OF_MEMORY;
+        if (r == DS_OK && (r = g->body->driver->graph_attach(g->body, o)) < 0) { g->body->object_count--; atomic_fetch_sub(&o->owners, 1); }
+        if (o) { o->key = key; o->capture = info.id; }
+        else release_fn(*out);
+        ds__object_drop(o);
+        if (r < 0) *out = NULL;
+    }
+    return ds__graph_give(g, r);
 }
 
 /* ---- >>core: shutdown -------------------------------------------------------------------------------------------------------------------------------- */
@@ -4991,6 +8728,12 @@ __attribute__((format(printf, 1, 2))) static void ds__warn(const char *format, .
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
     ds__log(DS_LOG_WARNING, 0, text);
+}
+
+static void ds__capture_give_up(ds__capture *c) {
+    ds__warn("capture #%llu, begun at %s:%d, was not ended", (unsigned long long)c->id, c->begun.file ? c->begun.file : "?", c->begun.line);
+    c->driver->capture_abandon(c);
+    ds__capture_over(c, 1);
 }
 
 /* Reports and ends what the user left. */
@@ -5009,6 +8752,12 @@ static void ds__end_table(ds__table *t) {
         } else if (t == &ds__g.events) {
             label = ((ds__event *)(void *)slot)->label;
             made = ((ds__event *)(void *)slot)->made;
+        } else if (t == &ds__g.graphs) {
+            label = ((ds__graph *)(void *)slot)->label;
+            made = ((ds__graph *)(void *)slot)->made;
+        } else if (t == &ds__g.execs) {
+            label = ((ds__exec *)(void *)slot)->label;
+            made = ((ds__exec *)(void *)slot)->made;
         } else {
             label = ((ds__kernel *)(void *)slot)->name;
             made = ((ds__kernel *)(void *)slot)->made;
@@ -5030,6 +8779,7 @@ DSDEF ds_result (ds_shutdown)(void) {
     int state = atomic_load(&ds__g.state);
     ds_result r = DS_OK;
     if (state == DS__READY) {
+        while (ds__g.captures) ds__capture_give_up(ds__g.captures);
         for (int b = 0; b < DS_BACKEND_COUNT; b++)
             for (int i = 0; ds__g.driver[b] && i < ds__g.backend[b].device_count; i++) {
                 ds_result one = ds__g.driver[b]->device_used(i) ? ds__g.driver[b]->device_synchronize(i) : DS_OK;
@@ -5046,6 +8796,8 @@ DSDEF ds_result (ds_shutdown)(void) {
             ds__thread_free(t);
         }
         tls->thread = NULL;
+        ds__end_table(&ds__g.execs);
+        ds__end_table(&ds__g.graphs);
         ds__end_table(&ds__g.streams);
         ds__end_table(&ds__g.events);
         ds__end_table(&ds__g.kernels);

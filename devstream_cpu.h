@@ -23,7 +23,9 @@ extern "C" {
 
 enum {
     DS_CPU_INLINE = 1,  /**< every call runs its work before it returns, for debugging [DEVSTREAM_CPU_INLINE=1] */
-    DS_CPU_NO_SPIN = 2  /**< threads sleep at once instead of spinning for a few tens of microseconds first */
+    DS_CPU_NO_SPIN = 2, /**< threads sleep at once instead of spinning for a few tens of microseconds first */
+    DS_CPU_LAX_CAPTURE = 4 /**< calls that a capture forbids on a GPU although the CPU driver could do them (ds_alloc, ds_free, ...:
+                                see ds_capture_mode) are allowed */
 };
 
 /** Options of the CPU driver; zero means default. */
@@ -76,7 +78,8 @@ DSDEF DS_MUST_USE ds_result ds_cpu_get_stats(ds_cpu_stats *out);
    The monitor thread ticks each millisecond while anything runs: it adds a thread for host functions when all are stuck
    and takes polled streams from a worker whose operation takes longer than expected. */
 
-enum { DS__CPU_FREE, DS__CPU_IDLE, DS__CPU_READY, DS__CPU_RUNNING, DS__CPU_POLLED, DS__CPU_PARKED, DS__CPU_AT_HOST };
+enum { DS__CPU_FREE, DS__CPU_IDLE, DS__CPU_READY, DS__CPU_RUNNING, DS__CPU_POLLED, DS__CPU_PARKED, DS__CPU_AT_HOST,
+       DS__CPU_COUNTS /* it has no operations, only numbers to wait for */ };
 enum {
     DS__CPU_LEVELS = 6,              /* priorities -5 .. 0, which recent GPUs are believed to report */
     DS__CPU_BLOCK_BYTES = 8192,      /* of a block of queued operations; holds the largest operation */
@@ -161,7 +164,8 @@ struct ds__cpu_stream {
     int device, level, kind, had_failure;
     unsigned flags;
     int floating;                    /* unwrapped: nobody's */
-    char pad3[64 - 44];
+    _Atomic int watch;               /* it captures; legacy stream: blocking streams of its device that capture */
+    char pad3[64 - 48];
 
     ds__lock wait_lock;
     ds__cpu_waiter *waiters;
@@ -175,12 +179,20 @@ struct ds__cpu_stream {
     _Atomic uint64_t past_from, past_upto;
     ds__cpu_stream *prev, *next;     /* ready list of a level, or list for host functions, or free list */
     ds__cpu_stream *all_prev, *all_next; /* all streams of the device */
+    /* under the core's capture lock */
+    ds__capture *capture;
+    uint32_t *deps, dep_count;       /* nodes that the next one will depend on */
+    ds__cpu_stream *next_member;
+    /* a lane of an executable */
+    struct ds__cpu_launch *launch;   /* that it runs, and its number before the first operation of it */
+    uint64_t lane_base;
 };
 
 typedef struct ds__cpu_device {
     ds__lock lock;                   /* of the list */
     ds__cpu_stream *streams;
     ds__cpu_stream *legacy;
+    int capturing;                   /* blocking streams that capture; under the core's capture lock */
     _Atomic int legacy_used;         /* somebody has the legacy stream: blocking streams must look at it */
     ds__lock legacy_lock;            /* orders the legacy stream's submissions against those of blocking streams */
     _Atomic(ds__cpu_failure *) failure;
@@ -200,6 +212,8 @@ typedef struct ds__cpu_event {
     ds__cpu_stream *stream;          /* NULL: unrecorded */
     uint64_t upto;
     ds__cpu_stamp *stamp;
+    uint64_t capture;                /* recorded in the capture with this number: it stands for these nodes of its graph */
+    uint32_t *deps, dep_count;
     struct ds__cpu_event *next;      /* free list */
 } ds__cpu_event;
 
@@ -216,7 +230,7 @@ typedef struct ds__cpu_worker {
 } ds__cpu_worker;
 
 static struct {
-    int devices, workers, processors, no_spin, is_inline, spin_limit;
+    int devices, workers, processors, no_spin, is_inline, is_lax, spin_limit;
     uint64_t seed;
     unsigned char *peers;
     ds__cpu_device *device;
@@ -266,6 +280,7 @@ static struct {
     _Atomic uint64_t staged, inlined, helped, other_operations;
 } ds__cpu;
 
+static const ds__driver ds__cpu_driver;
 static void ds__cpu_push_ready(ds__cpu_stream *s);
 static int ds__cpu_run(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto);
 
@@ -359,6 +374,10 @@ static size_t ds__cpu_op_bytes(const ds__op *op) {
         [DS__OP_RECORD] = offsetof(ds__op, u) + sizeof ((ds__op *)0)->u.stamp,
         [DS__OP_WAIT] = offsetof(ds__op, u) + sizeof ((ds__op *)0)->u.wait,
         [DS__OP_NOTHING] = offsetof(ds__op, u),
+        [DS__OP_GRAPH] = offsetof(ds__op, u) + sizeof ((ds__op *)0)->u.graph,
+        [DS__OP_LANE_WAIT] = offsetof(ds__op, u) + sizeof ((ds__op *)0)->u.wait,
+        [DS__OP_NODE_RECORD] = offsetof(ds__op, u) + sizeof ((ds__op *)0)->u.wait,
+        [DS__OP_NODE_WAIT] = offsetof(ds__op, u) + sizeof ((ds__op *)0)->u.wait,
     };
     size_t n = op->kind == DS__OP_KERNEL ? DS__CPU_ARGS_AT + op->u.kernel.args_size : size[op->kind];
     return (n + 15) & ~(size_t)15;
@@ -509,7 +528,7 @@ static void ds__cpu_recycle(ds__cpu_stream *s);
 static void ds__cpu_go_idle(ds__cpu_stream *s) {
     for (;;) {
         /* An empty stream gives its memory back, so that ten thousand idle ones cost little. */
-        if (ds__trylock(&s->put_lock)) {
+        if (s->kind != DS__STREAM_LANE && ds__trylock(&s->put_lock)) { /* a lane's belongs to a plan */
             ds__cpu_block *b = NULL;
             if (atomic_load_explicit(&s->submitted, memory_order_acquire) ==
                 atomic_load_explicit(&s->done, memory_order_relaxed)) {
@@ -530,16 +549,35 @@ static void ds__cpu_go_idle(ds__cpu_stream *s) {
         }
         if (!atomic_load(&s->closing)) return;
         if (!atomic_compare_exchange_strong(&s->state, &idle, DS__CPU_RUNNING)) return;
-        if (atomic_load(&s->submitted) == atomic_load_explicit(&s->done, memory_order_relaxed)) {
+        /* asked again: meanwhile who destroyed it may have recycled it, and it may be another stream by now */
+        if (atomic_load(&s->closing) && atomic_load(&s->submitted) == atomic_load_explicit(&s->done, memory_order_relaxed)) {
             ds__cpu_recycle(s);
             return;
         }
     }
 }
 
+/* All streams of the list become ready at once, so that the most urgent one is taken first. */
+static void ds__cpu_push_woken(ds__cpu_waiter *woken) {
+    int count = 0;
+    ds__lock_take(&ds__cpu.lock);
+    while (woken) {
+        ds__cpu_stream *s = woken->parked;
+        woken = woken->next;
+        atomic_store(&s->state, DS__CPU_READY);
+        ds__cpu_link_ready(s);
+        count++;
+    }
+    ds__lock_give(&ds__cpu.lock);
+    int parked = atomic_load(&ds__cpu.lookers) == 0 ? atomic_load(&ds__cpu.parked) : 0;
+    if (parked == 0) return;
+    atomic_fetch_add(&ds__cpu.wake_word, 1);
+    ds__futex_wake(&ds__cpu.wake_word, count < parked ? count : parked);
+}
+
 /* Passes on: everyone who waits for a number that is done. */
 __attribute__((noinline)) static void ds__cpu_notify(ds__cpu_stream *s) {
-    ds__cpu_waiter *woken = NULL, **end = &woken;
+    ds__cpu_waiter *woken = NULL;
     ds__lock_take(&s->wait_lock);
     uint64_t done = atomic_load_explicit(&s->done, memory_order_acquire);
     for (ds__cpu_waiter **p = &s->waiters; *p; ) {
@@ -551,20 +589,14 @@ __attribute__((noinline)) static void ds__cpu_notify(ds__cpu_stream *s) {
             _Atomic uint32_t *flag = w->flag;
             atomic_store_explicit(flag, 1, memory_order_release);
             ds__futex_wake(flag, 1);
-        } else {
-            w->next = NULL;
-            *end = w;
-            end = &w->next;
+        } else { /* the last one in the list has waited longest */
+            w->next = woken;
+            woken = w;
         }
     }
     if (!s->waiters) atomic_store(&s->waiting, 0);
     ds__lock_give(&s->wait_lock);
-    while (woken) {
-        ds__cpu_waiter *w = woken;
-        woken = w->next;
-        atomic_store(&w->parked->state, DS__CPU_READY);
-        ds__cpu_push_ready(w->parked);
-    }
+    if (woken) ds__cpu_push_woken(woken);
 }
 
 /* The stream has passed an operation. */
@@ -984,7 +1016,8 @@ static void ds__cpu_stamp_give(ds__cpu_stamp *stamp) {
 
 /* The next operation in the queue; steps over the end of a block. */
 static ds__op *ds__cpu_head(ds__cpu_stream *s) {
-    ds__op *op = (ds__op *)(void *)(s->head->data + s->head_at);
+    /* a lane's piece is longer than a block */
+    ds__op *op = (ds__op *)(void *)((char *)s->head + offsetof(ds__cpu_block, data) + s->head_at);
     if (DS__UNLIKELY(op->kind == DS__OP_JUMP)) {
         ds__cpu_block *old = s->head, *none = NULL;
         s->head = old->next;
@@ -1019,6 +1052,18 @@ static int ds__cpu_run_first(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_strea
     return atomic_load_explicit(&on->done, memory_order_acquire) >= upto;
 }
 
+/* The stream waits until `on` has passed `upto`. */
+static int ds__cpu_wait_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_stream *on, uint64_t upto, uint64_t number, int who) {
+    if (atomic_load_explicit(&on->done, memory_order_acquire) < upto &&
+        !(who == DS__CPU_WORK && ds__cpu_run_first(w, s, on, upto)) && ds__cpu_park(s, on, upto)) return DS__CPU_GONE;
+    ds__cpu_failure *f = ds__cpu_failed(on, upto);
+    if (f) ds__cpu_fail_stream(s, f, number);
+    return DS__CPU_EMPTY;
+}
+
+static int ds__cpu_launch_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op, uint64_t number, int who);
+static int ds__cpu_lane_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op, uint64_t number, int failed, int who);
+
 /* Runs one operation. DS__CPU_GONE: the stream now belongs to somebody else and the operation is not done. */
 static int ds__cpu_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *op, uint64_t number, int who) {
     if (DS__UNLIKELY(!atomic_load_explicit(&s->failure, memory_order_relaxed))) {
@@ -1048,15 +1093,11 @@ static int ds__cpu_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *op, uint64
         ds__cpu_stamp_give(stamp);
         break;
     }
-    case DS__OP_WAIT: {
-        ds__cpu_stream *on = op->u.wait.stream;
-        uint64_t upto = op->u.wait.upto;
-        if (atomic_load_explicit(&on->done, memory_order_acquire) < upto &&
-            !(who == DS__CPU_WORK && ds__cpu_run_first(w, s, on, upto)) && ds__cpu_park(s, on, upto)) return DS__CPU_GONE;
-        ds__cpu_failure *f = ds__cpu_failed(on, upto);
-        if (f && !failed) ds__cpu_fail_stream(s, f, number);
-        break;
-    }
+    case DS__OP_WAIT: return ds__cpu_wait_step(w, s, op->u.wait.stream, op->u.wait.upto, number, who);
+    case DS__OP_GRAPH: return ds__cpu_launch_step(w, s, op, number, who);
+    case DS__OP_LANE_WAIT:
+    case DS__OP_NODE_RECORD:
+    case DS__OP_NODE_WAIT: return ds__cpu_lane_step(w, s, op, number, failed, who);
     default:
         break;
     }
@@ -1078,7 +1119,6 @@ static inline int ds__cpu_is_short(const ds__cpu_stream *s, const ds__op *op, ui
    w: NULL when the caller is not a worker. */
 static int ds__cpu_run_some(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto, int who) {
     uint64_t number = atomic_load_explicit(&s->done, memory_order_relaxed), count = 0;
-    uint32_t urgent = (1u << s->level) - 1;
     int result = DS__CPU_EMPTY;
     uint64_t end = atomic_load_explicit(&s->submitted, memory_order_acquire);
     int unfenced = 0; /* the last operation was passed without a barrier */
@@ -1108,7 +1148,7 @@ static int ds__cpu_run_some(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto,
         /* more urgent streams at once, others after a batch; what this worker polls itself is looked at every batch */
         uint32_t ready = atomic_load_explicit(&ds__cpu.ready_mask, memory_order_relaxed);
         int batch = (count & (DS__CPU_BATCH - 1)) == 0;
-        if (DS__UNLIKELY(w && number < end && ((ready && ((ready & urgent) || batch || ds__cpu.seed)) ||
+        if (DS__UNLIKELY(w && number < end && ((ready && ((ready & ((1u << s->level) - 1)) || batch || ds__cpu.seed)) ||
                                                (batch && w->polled_count > 0)))) {
             result = DS__CPU_MORE;
             break;
@@ -1134,7 +1174,7 @@ static int ds__cpu_run(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto) {
         atomic_store(&s->state, DS__CPU_READY);
         ds__cpu_push_ready(s);
     } else if (result == DS__CPU_EMPTY) {
-        if (w && w->polled_count < DS__CPU_POLL_SLOTS && !ds__cpu.no_spin && !ds__cpu.seed &&
+        if (w && w->polled_count < DS__CPU_POLL_SLOTS && !ds__cpu.no_spin && !ds__cpu.seed && s->kind != DS__STREAM_LANE &&
             !atomic_load_explicit(&s->closing, memory_order_relaxed)) {
             atomic_store_explicit(&w->polled[w->polled_count++], s, memory_order_relaxed);
             atomic_store(&s->state, DS__CPU_POLLED);
@@ -1556,11 +1596,19 @@ static void ds__cpu_kernel_destroy(ds__kernel *kernel) { (void)kernel; }
 
 static ds_result ds__cpu_submit_record(ds__cpu_stream *s, const ds__op *op);
 static ds_result ds__cpu_submit_wait(ds__cpu_stream *s, const ds__op *op, ds__cpu_stream *on, uint64_t upto);
+static ds_result ds__cpu_submit_wait_event(ds__cpu_stream *s, const ds__op *op);
+static ds_result ds__cpu_submit_wait_stream(ds__cpu_stream *s, const ds__op *op);
+static ds_result ds__cpu_submit_launch(ds__cpu_stream *s, const ds__op *op);
+static ds_result ds__cpu_submit_upload(const ds__op *op);
+static inline int ds__cpu_watched(const ds__cpu_stream *s);
+static int ds__cpu_submit_captured(ds__cpu_stream *s, const ds__op *op, ds_result *out);
 
 static ds_result ds__cpu_submit(void *stream, const ds__op *op) {
     ds__cpu_stream *s = stream;
+    ds_result captured;
     ds__cpu_failure *f = ds__cpu_stream_failure(s);
     if (DS__UNLIKELY(f != NULL)) return ds__cpu_report(f);
+    if (ds__cpu_watched(s) && ds__cpu_submit_captured(s, op, &captured)) return captured;
     switch (op->kind) {
     case DS__OP_KERNEL:
         if (DS__UNLIKELY(!op->u.kernel.kernel->cpu_fn)) return ds__cpu_kernel_load(0, op->u.kernel.kernel);
@@ -1570,21 +1618,12 @@ static ds_result ds__cpu_submit(void *stream, const ds__op *op) {
         if (ds__cpu_at_once(s, op)) return DS_OK;
         return ds__cpu_submit_move(s, op);
     case DS__OP_RECORD:
-        return ds__cpu_submit_record(s, op);
-    case DS__OP_WAIT: {
-        ds__cpu_event *e = op->u.event.event;
-        ds__lock_take(&e->lock);
-        ds__cpu_stream *on = e->stream;
-        uint64_t upto = e->upto;
-        ds__lock_give(&e->lock);
-        return on ? ds__cpu_submit_wait(s, op, on, upto) : DS_OK;
-    }
-    case DS__OP_WAIT_STREAM: {
-        uint64_t upto;
-        if (op->u.wait.stream == s) return DS_OK;
-        ds_result r = ds__cpu_mark(op->u.wait.stream, &upto);
-        return r < 0 ? r : ds__cpu_submit_wait(s, op, op->u.wait.stream, upto);
-    }
+    case DS__OP_EXTERNAL_RECORD: return ds__cpu_submit_record(s, op);
+    case DS__OP_WAIT:
+    case DS__OP_EXTERNAL_WAIT: return ds__cpu_submit_wait_event(s, op);
+    case DS__OP_WAIT_STREAM: return ds__cpu_submit_wait_stream(s, op);
+    case DS__OP_GRAPH: return ds__cpu_submit_launch(s, op);
+    case DS__OP_UPLOAD: return ds__cpu_submit_upload(op);
     default: {
         ds_result r = ds__cpu_host_ready();
         return r < 0 ? r : ds__cpu_enqueue(s, op, NULL);
@@ -1601,6 +1640,32 @@ static ds_result ds__cpu_submit_wait(ds__cpu_stream *s, const ds__op *op, ds__cp
     wait.u.wait.stream = on;
     wait.u.wait.upto = upto;
     return ds__cpu_enqueue(s, &wait, NULL);
+}
+
+static int ds__cpu_fork_event(ds__cpu_stream *s, ds__cpu_event *e, ds_result *out);
+static int ds__cpu_fork_stream(ds__cpu_stream *s, ds__cpu_stream *other, ds_result *out);
+
+static ds_result ds__cpu_submit_wait_event(ds__cpu_stream *s, const ds__op *op) {
+    ds__cpu_event *e = op->u.event.event;
+    for (;;) {
+        ds_result r;
+        ds__lock_take(&e->lock);
+        ds__cpu_stream *on = e->stream;
+        uint64_t upto = e->upto, capture = e->capture;
+        ds__lock_give(&e->lock);
+        if (DS__LIKELY(!capture)) return on ? ds__cpu_submit_wait(s, op, on, upto) : DS_OK;
+        if (ds__cpu_fork_event(s, e, &r)) return r;
+    }
+}
+
+static ds_result ds__cpu_submit_wait_stream(ds__cpu_stream *s, const ds__op *op) {
+    ds__cpu_stream *other = op->u.wait.stream;
+    uint64_t upto;
+    ds_result r;
+    if (other == s) return DS_OK;
+    if (ds__cpu_watched(other) && ds__cpu_fork_stream(s, other, &r)) return r;
+    r = ds__cpu_mark(other, &upto);
+    return r < 0 ? r : ds__cpu_submit_wait(s, op, other, upto);
 }
 
 /* ---- >>cpu streams ------------------------------------------------------------------------------------------------------ */
@@ -1622,20 +1687,26 @@ static ds__cpu_stream *ds__cpu_stream_make(int device, int kind, unsigned flags,
     ds__cpu_device *d = &ds__cpu.device[device];
     s->device = device;
     s->kind = kind;
-    s->flags = kind == DS__STREAM_NEW ? flags : DS_STREAM_BLOCKING;
+    s->flags = kind == DS__STREAM_LEGACY || kind == DS__STREAM_PER_THREAD ? DS_STREAM_BLOCKING : flags;
     s->level = priority + DS__CPU_LEVELS - 1;
     s->floating = 0;
     s->legacy_seen = s->seen_by_legacy = 0;
     atomic_store(&s->closing, 0);
+    atomic_store(&s->watch, 0);
     atomic_store(&s->state, DS__CPU_IDLE);
-    atomic_fetch_add(&ds__cpu.stream_count, 1);
+    if (kind != DS__STREAM_LANE) atomic_fetch_add(&ds__cpu.stream_count, 1);
+    if (kind == DS__STREAM_LEGACY) { /* it may be needed for the first time while others capture */
+        ds__lock_take(&ds__g.capture_lock);
+        d->legacy = s;
+        atomic_store(&s->watch, d->capturing);
+        ds__lock_give(&ds__g.capture_lock);
+    }
     ds__lock_take(&d->lock);
     s->all_prev = NULL;
     s->all_next = d->streams;
     if (d->streams) d->streams->all_prev = s;
     d->streams = s;
     if (kind == DS__STREAM_LEGACY) {
-        d->legacy = s;
         atomic_store(&d->legacy_used, 1);
         /* A submission that began before it saw this ends first; later ones see it. */
         for (ds__cpu_stream *b = d->streams; b; b = b->all_next) { ds__lock_take(&b->put_lock); ds__lock_give(&b->put_lock); }
@@ -1654,12 +1725,18 @@ static ds_result ds__cpu_stream_create(int device, int kind, unsigned flags, int
    since events may still ask whether their number failed. */
 static void ds__cpu_recycle(ds__cpu_stream *s) {
     ds__cpu_device *d = &ds__cpu.device[s->device];
+    ds__lock_take(&s->put_lock); /* who destroys it has said so and not looked at its state yet: it must not find the next one's */
+    ds__cpu_block *b = s->head;  /* a lane has none */
+    s->head = s->tail = NULL;
+    ds__lock_give(&s->put_lock);
+    ds__cpu_block_give(b);
+    ds__cpu_block_give(atomic_exchange_explicit(&s->spare, NULL, memory_order_acq_rel));
     ds__lock_take(&d->lock);
     if (s->all_prev) s->all_prev->all_next = s->all_next; else d->streams = s->all_next;
     if (s->all_next) s->all_next->all_prev = s->all_prev;
     ds__lock_give(&d->lock);
     atomic_store(&s->state, DS__CPU_FREE);
-    atomic_fetch_sub(&ds__cpu.stream_count, 1);
+    if (s->kind != DS__STREAM_LANE) atomic_fetch_sub(&ds__cpu.stream_count, 1);
     if (s->had_failure) return;
     ds__lock_take(&ds__cpu.object_lock);
     s->next = ds__cpu.free_streams;
@@ -1667,13 +1744,17 @@ static void ds__cpu_recycle(ds__cpu_stream *s) {
     ds__lock_give(&ds__cpu.object_lock);
 }
 
+static void ds__cpu_destroy_captured(ds__cpu_stream *s);
+
 static void ds__cpu_stream_destroy(void *stream) {
     ds__cpu_stream *s = stream;
+    if (ds__cpu_watched(s) && s->kind != DS__STREAM_LEGACY) ds__cpu_destroy_captured(s);
+    uint32_t idle = DS__CPU_IDLE;
     ds__lock_take(&s->put_lock); /* after this no operation gets in any more */
     atomic_store(&s->closing, 1);
+    int mine = atomic_compare_exchange_strong(&s->state, &idle, DS__CPU_RUNNING);
     ds__lock_give(&s->put_lock);
-    uint32_t idle = DS__CPU_IDLE;
-    if (atomic_compare_exchange_strong(&s->state, &idle, DS__CPU_RUNNING)) ds__cpu_go_idle(s);
+    if (mine) ds__cpu_go_idle(s);
 }
 
 static void ds__cpu_stream_unwrap(void *stream) {
@@ -1688,7 +1769,7 @@ static ds_result ds__cpu_stream_wrap(int device, void *native, int own, unsigned
     ds_result r = DS_ERR_INVALID_VALUE;
     ds__lock_take(&d->lock);
     for (ds__cpu_stream *s = d->streams; s; s = s->all_next) {
-        if (s != native || atomic_load(&s->closing)) continue;
+        if (s != native || s->kind == DS__STREAM_LANE || atomic_load(&s->closing)) continue;
         if (own && !s->floating) { r = DS_ERR_ILLEGAL_STATE; break; }
         if (own) s->floating = 0;
         *out_flags = s->flags;
@@ -1764,8 +1845,14 @@ static ds_result ds__cpu_settled(const ds__cpu_stream *s) {
     return DS__UNLIKELY(f != NULL) ? ds__cpu_report(f) : DS_OK;
 }
 
+static ds_result ds__cpu_asked(const ds__cpu_stream *s, const char *rule);
+
 static ds_result ds__cpu_stream_query(void *stream) {
     ds__cpu_stream *s = stream;
+    if (ds__cpu_watched(s)) {
+        ds_result r = ds__cpu_asked(s, "a stream that captures cannot be asked whether its work is done");
+        if (r < 0) return r;
+    }
     if (s->kind == DS__STREAM_LEGACY) {
         ds_result r = ds__cpu_wait_device(s->device, 1, 0);
         return r == DS_OK ? ds__cpu_settled(s) : r;
@@ -1776,7 +1863,8 @@ static ds_result ds__cpu_stream_query(void *stream) {
 
 static ds_result ds__cpu_stream_synchronize(void *stream, uint64_t timeout_ns) {
     ds__cpu_stream *s = stream;
-    ds_result r;
+    ds_result r = ds__cpu_watched(s) ? ds__cpu_asked(s, "a stream that captures cannot be waited for by the host") : DS_OK;
+    if (r < 0) return r;
     if (s->kind == DS__STREAM_LEGACY)
         r = ds__cpu_wait_device(s->device, 1, timeout_ns);
     else
@@ -1808,7 +1896,10 @@ static ds_result ds__cpu_event_create(int device, unsigned flags, void **out) {
 static void ds__cpu_event_destroy(void *event) {
     ds__cpu_event *e = event;
     ds__cpu_stamp_give(e->stamp);
+    ds__release(e->deps);
     e->stamp = NULL;
+    e->deps = NULL;
+    e->capture = 0;
     ds__lock_take(&ds__cpu.object_lock);
     e->next = ds__cpu.free_events;
     ds__cpu.free_events = e;
@@ -1831,6 +1922,29 @@ static ds__cpu_stamp *ds__cpu_stamp_take(void) {
     return stamp;
 }
 
+/* The event stands for this number of the stream from now on. */
+static void ds__cpu_event_set(ds__cpu_event *e, ds__cpu_stream *s, uint64_t upto, ds__cpu_stamp *stamp) {
+    uint32_t *deps = NULL;
+    ds__lock_take(&e->lock);
+    int captured = e->capture != 0;
+    if (DS__UNLIKELY(captured)) { /* what it stood for in a capture changes under that lock only, which comes first */
+        ds__lock_give(&e->lock);
+        ds__lock_take(&ds__g.capture_lock);
+        ds__lock_take(&e->lock);
+        deps = e->deps;
+        e->deps = NULL;
+        e->capture = 0;
+    }
+    ds__cpu_stamp *old = e->stamp;
+    e->stream = s;
+    e->upto = upto;
+    e->stamp = stamp;
+    ds__lock_give(&e->lock);
+    if (DS__UNLIKELY(captured)) ds__lock_give(&ds__g.capture_lock);
+    ds__cpu_stamp_give(old);
+    ds__release(deps);
+}
+
 /* A record without timing is the number of the stream's last operation; with timing it is an operation of its own. */
 static ds_result ds__cpu_submit_record(ds__cpu_stream *s, const ds__op *op) {
     ds__cpu_event *e = op->u.event.event;
@@ -1841,6 +1955,7 @@ static ds_result ds__cpu_submit_record(ds__cpu_stream *s, const ds__op *op) {
         stamp = ds__cpu_stamp_take();
         if (!stamp) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a time stamp");
         ds__op record = *op;
+        record.kind = DS__OP_RECORD;
         record.u.stamp.stamp = stamp;
         r = ds__cpu_enqueue(s, &record, &upto);
         if (r < 0) ds__cpu_stamp_give(stamp);
@@ -1848,21 +1963,20 @@ static ds_result ds__cpu_submit_record(ds__cpu_stream *s, const ds__op *op) {
         r = ds__cpu_mark(s, &upto);
     }
     if (r < 0) { ds__cpu_stamp_give(stamp); return r; }
-    ds__lock_take(&e->lock);
-    ds__cpu_stamp *old = e->stamp;
-    e->stream = s;
-    e->upto = upto;
-    e->stamp = stamp;
-    ds__lock_give(&e->lock);
-    ds__cpu_stamp_give(old);
+    ds__cpu_event_set(e, s, upto, stamp);
     return DS_OK;
 }
 
-static ds__cpu_token ds__cpu_event_token(ds__cpu_event *e) {
+static ds_result ds__cpu_captured(uint64_t capture, int spoils, const char *rule);
+
+/* What the event stands for; an event of a capture stands for nothing that could be asked. */
+static ds_result ds__cpu_event_token(ds__cpu_event *e, ds__cpu_token *out) {
     ds__lock_take(&e->lock);
-    ds__cpu_token t = { e->stream, e->upto };
+    uint64_t capture = e->capture;
+    out->stream = e->stream;
+    out->upto = e->upto;
     ds__lock_give(&e->lock);
-    return t;
+    return DS__LIKELY(!capture) ? DS_OK : ds__cpu_captured(capture, 1, "an event that was recorded in a capture cannot be asked or waited for by the host");
 }
 
 static ds_result ds__cpu_token_state(ds__cpu_token t) {
@@ -1872,10 +1986,16 @@ static ds_result ds__cpu_token_state(ds__cpu_token t) {
     return f ? ds__cpu_report(f) : DS_OK;
 }
 
-static ds_result ds__cpu_event_query(void *event) { return ds__cpu_token_state(ds__cpu_event_token(event)); }
+static ds_result ds__cpu_event_query(void *event) {
+    ds__cpu_token t;
+    ds_result r = ds__cpu_event_token(event, &t);
+    return r < 0 ? r : ds__cpu_token_state(t);
+}
 
 static ds_result ds__cpu_event_synchronize(void *event, uint64_t timeout_ns) {
-    ds__cpu_token t = ds__cpu_event_token(event);
+    ds__cpu_token t;
+    ds_result r = ds__cpu_event_token(event, &t);
+    if (r < 0) return r;
     if (t.stream && !ds__cpu_wait(t.stream, t.upto, timeout_ns, (((ds__cpu_event *)event)->flags & DS_EVENT_BLOCKING_WAIT) != 0))
         return DS_NOT_READY;
     return ds__cpu_token_state(t);
@@ -1887,14 +2007,948 @@ static ds_result ds__cpu_event_elapsed(void *start, void *end, double *out_ms) {
     for (int i = 0; i < 2; i++) {
         ds__lock_take(&e[i]->lock);
         ds__cpu_token t = { e[i]->stream, e[i]->upto };
+        uint64_t capture = e[i]->capture;
         ns[i] = e[i]->stamp ? atomic_load_explicit(&e[i]->stamp->ns, memory_order_acquire) : 0;
         ds__lock_give(&e[i]->lock);
+        if (capture) return ds__cpu_captured(capture, 0, "an event that was recorded in a capture has no time");
         ds_result r = ds__cpu_token_state(t);
         if (r != DS_OK) return r;
+        if (!t.stream) return ds__fail(DS_ERR_NOT_RECORDED, "both events must be recorded first"); /* a graph that records it was not launched yet */
         if (ns[i] == 0) return DS_NOT_READY; /* recorded again in this moment */
     }
     *out_ms = (double)(int64_t)(ns[1] - ns[0]) / 1e6;
     return DS_OK;
+}
+
+/* ---- >>cpu capture ------------------------------------------------------------------------------------------------------- */
+
+/* Policy. All state of captures stands under the core's capture lock: a stream's capture, the nodes that its next one depends on, an event's
+   nodes. Outside of captures nobody takes it: `watch` of a stream says that it captures, `watch` of the legacy stream how many blocking streams of
+   its device do. The rules and their codes are CUDA's (CUDA C++ Programming Guide, "Creating a Graph Using Stream Capture"; where that
+   is silent docs/capture.md says what was chosen). */
+
+static inline int ds__cpu_watched(const ds__cpu_stream *s) { return DS__UNLIKELY(atomic_load_explicit(&s->watch, memory_order_relaxed) != 0) ? 1 : 0; }
+
+static const char *const ds__cpu_implicit = "the legacy stream cannot be used while a blocking stream of its device captures";
+
+/* How many blocking streams capture; the lock is held. */
+static void ds__cpu_watch_legacy(int device, int more) {
+    ds__cpu_device *d = &ds__cpu.device[device];
+    d->capturing += more;
+    if (d->legacy) atomic_store(&d->legacy->watch, d->capturing);
+}
+
+/* The stream's nodes become these, or these too. 0: no memory. */
+static int ds__cpu_depend(ds__cpu_stream *s, const uint32_t *deps, uint32_t count, int set) {
+    uint32_t before = set ? 0 : s->dep_count;
+    uint32_t *list = ds__alloc((before + count + 1) * sizeof *list), n = 0;
+    if (!list) { ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a capture"); return 0; }
+    for (uint32_t i = 0; i < before; i++) list[n++] = s->deps[i];
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t k = 0;
+        while (k < n && list[k] != deps[i]) k++;
+        if (k == n) list[n++] = deps[i];
+    }
+    ds__release(s->deps);
+    s->deps = list;
+    s->dep_count = n;
+    return 1;
+}
+
+static void ds__cpu_join_capture(ds__cpu_stream *s, ds__capture *c) {
+    s->capture = c;
+    s->next_member = c->members;
+    c->members = s;
+    if (s->flags & DS_STREAM_BLOCKING) ds__cpu_watch_legacy(s->device, 1);
+    atomic_store(&s->watch, 1);
+}
+
+static void ds__cpu_leave_capture(ds__cpu_stream *s) {
+    s->capture = NULL;
+    ds__release(s->deps);
+    s->deps = NULL;
+    s->dep_count = 0;
+    atomic_store(&s->watch, 0);
+    if (s->flags & DS_STREAM_BLOCKING) ds__cpu_watch_legacy(s->device, -1);
+}
+
+/* The capture is over: all its streams are as before. */
+static void ds__cpu_end_capture(ds__capture *c) {
+    for (ds__cpu_stream *s = c->members; s; ) {
+        ds__cpu_stream *next = s->next_member;
+        ds__cpu_leave_capture(s);
+        s = next;
+    }
+    c->members = NULL;
+    ds__capture_unlist(c);
+}
+static void ds__cpu_capture_abandon(ds__capture *c) {
+    ds__lock_take(&ds__g.capture_lock);
+    ds__cpu_end_capture(c);
+    ds__lock_give(&ds__g.capture_lock);
+}
+
+static ds_result ds__cpu_capture_begin(void *stream, ds__capture *c, const uint32_t *deps, size_t count) {
+    ds__cpu_stream *s = stream;
+    ds__cpu_failure *f = ds__cpu_stream_failure(s);
+    if (f) return ds__cpu_report(f);
+    if (s->kind == DS__STREAM_LEGACY) return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "the legacy stream cannot capture; use another stream");
+    ds_result r = DS_OK;
+    ds__lock_take(&ds__g.capture_lock);
+    if (s->capture) {
+        r = ds__capture_fail(DS_ERR_ILLEGAL_STATE, s->capture, 0, "the stream captures already");
+    } else if (!ds__cpu_depend(s, deps, (uint32_t)count, 1)) {
+        r = DS_ERR_OUT_OF_MEMORY;
+    } else {
+        c->origin = s;
+        ds__capture_list(c);
+        ds__cpu_join_capture(s, c);
+    }
+    ds__lock_give(&ds__g.capture_lock);
+    return r;
+}
+
+/* What the origin does not come to: a node at the end of a stream that was not joined. UINT32_MAX: all are; *out_r may be an error. */
+static uint32_t ds__cpu_unjoined(const ds__capture *c, ds_result *out_r) {
+    const ds__cpu_stream *origin = c->origin;
+    uint32_t found = UINT32_MAX;
+    unsigned char *mark = ds__alloc(c->body->count + 1u);
+    if (!mark || !ds__body_ancestors(c->body, origin->deps, origin->dep_count, mark)) *out_r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to end a capture");
+    else
+        for (const ds__cpu_stream *s = c->members; s && found == UINT32_MAX; s = s->next_member)
+            for (uint32_t i = 0; i < s->dep_count && found == UINT32_MAX; i++)
+                if (!mark[s->deps[i]]) found = s->deps[i];
+    ds__release(mark);
+    return found;
+}
+
+static ds_result ds__cpu_end_checked(ds__cpu_stream *s, ds__capture *c, ds__capture **out) {
+    ds_result r = DS_OK;
+    if (c->origin != s) return ds__capture_fail(DS_ERR_CAPTURE_UNMATCHED, c, c->status == DS_CAPTURE_ACTIVE, "a capture ends on the stream where it began, not on one that was forked into it");
+    if (c->mode != DS_CAPTURE_RELAXED && c->thread != ds__thread_number())
+        return ds__capture_fail(DS_ERR_CAPTURE_WRONG_THREAD, c, 0, "only the thread that began the capture may end it, unless it is relaxed");
+    if (c->status == DS_CAPTURE_INVALIDATED) {
+        r = ds__capture_fail(DS_ERR_CAPTURE_INVALIDATED, c, 0, "");
+    } else {
+        uint32_t node = ds__cpu_unjoined(c, &r);
+        if (r < 0) return r;
+        if (node != UINT32_MAX) {
+            char text[160], rule[320];
+            const ds__op *op = &c->body->node[node]->op;
+            snprintf(rule, sizeof rule, "a stream that was forked into the capture was not joined: nothing that the end waits for comes after %s, captured at %s:%u",
+                     ds__node_print(c->body, node, text, sizeof text), ds__short_path(op->file), (unsigned)op->line);
+            r = ds__capture_fail(DS_ERR_CAPTURE_UNJOINED, c, 1, rule);
+        }
+    }
+    ds__cpu_end_capture(c);
+    *out = c;
+    return r;
+}
+
+static ds_result ds__cpu_capture_end(void *stream, ds__capture **out) {
+    ds__cpu_stream *s = stream;
+    ds__lock_take(&ds__g.capture_lock);
+    ds_result r = s->capture ? ds__cpu_end_checked(s, s->capture, out) : ds__fail(DS_ERR_ILLEGAL_STATE, "the stream does not capture");
+    ds__lock_give(&ds__g.capture_lock);
+    return r;
+}
+
+/* Every open capture with a blocking stream on the device is spoiled (spoils), or only named. The lock is held. */
+static ds_result ds__cpu_legacy_used(int device, int spoils) {
+    ds_result r = DS_OK;
+    for (ds__capture *c = ds__g.captures; c; c = c->next) {
+        int member = 0;
+        if (c->driver->type != DS_DEVICE_CPU) continue;
+        for (const ds__cpu_stream *s = c->members; s; s = s->next_member) member |= s->device == device && (s->flags & DS_STREAM_BLOCKING) != 0;
+        if (!member) continue;
+        if (r == DS_OK) r = ds__capture_fail(DS_ERR_CAPTURE_IMPLICIT, c, spoils && c->status == DS_CAPTURE_ACTIVE, ds__cpu_implicit);
+        else if (spoils) ds__capture_spoil(c, ds__cpu_implicit);
+    }
+    return r;
+}
+
+static ds_result ds__cpu_capture_query(void *stream, ds_capture_info *out) {
+    const ds__cpu_stream *s = stream;
+    ds_result r = DS_OK;
+    if (!ds__cpu_watched(s)) return DS_OK;
+    ds__lock_take(&ds__g.capture_lock);
+    const ds__capture *c = s->capture;
+    if (s->kind == DS__STREAM_LEGACY) {
+        r = ds__cpu_legacy_used(s->device, 0);
+    } else if (c) {
+        out->status = c->status;
+        if (c->status == DS_CAPTURE_ACTIVE) {
+            out->mode = c->mode;
+            out->id = c->id;
+            out->graph = c->graph;
+            out->begun = c->begun;
+            out->dependency_count = s->dep_count;
+        }
+    }
+    ds__lock_give(&ds__g.capture_lock);
+    return r;
+}
+
+/* The capture of a stream that must be active. The lock is held. */
+static ds_result ds__cpu_active(const ds__cpu_stream *s, ds__capture **out) {
+    *out = s->capture;
+    if (!s->capture) return ds__fail(DS_ERR_ILLEGAL_STATE, "the stream does not capture");
+    return s->capture->status == DS_CAPTURE_ACTIVE ? DS_OK : ds__capture_fail(DS_ERR_CAPTURE_INVALIDATED, s->capture, 0, "");
+}
+
+static ds_result ds__cpu_capture_dependencies(void *stream, ds_graph_node *out, size_t room, size_t *out_count) {
+    const ds__cpu_stream *s = stream;
+    ds__capture *c;
+    ds__lock_take(&ds__g.capture_lock);
+    ds_result r = ds__cpu_active(s, &c);
+    if (r == DS_OK) {
+        *out_count = s->dep_count;
+        for (uint32_t i = 0; i < s->dep_count && i < room; i++) out[i].id = (uint64_t)c->body->serial << 32 | (s->deps[i] + 1u);
+    }
+    ds__lock_give(&ds__g.capture_lock);
+    return r;
+}
+
+static ds_result ds__cpu_capture_update(void *stream, const ds_graph_node *nodes, size_t count, int set) {
+    ds__cpu_stream *s = stream;
+    ds__capture *c;
+    uint32_t *list = ds__alloc((count + 1) * sizeof *list);
+    if (!list) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu nodes", count);
+    ds__lock_take(&ds__g.capture_lock);
+    ds_result r = ds__cpu_active(s, &c);
+    for (size_t i = 0; i < count && r == DS_OK; i++) {
+        list[i] = (uint32_t)nodes[i].id - 1;
+        if (!nodes[i].id || nodes[i].id >> 32 != c->body->serial || list[i] >= c->body->count)
+            r = ds__fail(DS_ERR_INVALID_VALUE, "node %zu does not belong to the graph that is being captured", i);
+    }
+    if (r == DS_OK && !ds__cpu_depend(s, list, (uint32_t)count, set)) r = DS_ERR_OUT_OF_MEMORY;
+    ds__lock_give(&ds__g.capture_lock);
+    ds__release(list);
+    return r;
+}
+
+static ds_result ds__cpu_capture_mode(ds_capture_mode mode) { (void)mode; return DS_OK; } /* the core keeps it */
+
+/* Calls that a capture forbids in other streams and threads. */
+static ds_result ds__cpu_unsafe(const char *rule) {
+    if (ds__cpu.is_lax) return DS_OK;
+    return ds__capture_guard(&ds__cpu_driver, rule);
+}
+
+/* Waiting for a device on which something captures cannot end: nothing of it runs. */
+static ds_result ds__cpu_unsafe_wait(int device) {
+    ds_result r = ds__cpu_unsafe("waiting for a device is not allowed in this thread while the capture is open");
+    if (DS__LIKELY(ds__captures_open() == 0)) return r;
+    ds__lock_take(&ds__g.capture_lock);
+    for (ds__capture *c = ds__g.captures; c; c = c->next) {
+        int member = 0;
+        if (c->driver->type != DS_DEVICE_CPU) continue;
+        for (const ds__cpu_stream *s = c->members; s; s = s->next_member) member |= s->device == device;
+        if (!member) continue;
+        if (r == DS_OK) r = ds__capture_fail(DS_ERR_CAPTURE_UNSUPPORTED, c, c->status == DS_CAPTURE_ACTIVE, "a device cannot be waited for while a stream of it captures");
+        else ds__capture_spoil(c, "a device cannot be waited for while a stream of it captures");
+    }
+    ds__lock_give(&ds__g.capture_lock);
+    return r;
+}
+
+/* Asking or waiting for a stream that captures, or for the legacy stream beside one. DS_OK: it is over by now. */
+static ds_result ds__cpu_asked(const ds__cpu_stream *s, const char *rule) {
+    ds_result r = DS_OK;
+    ds__lock_take(&ds__g.capture_lock);
+    if (s->kind == DS__STREAM_LEGACY) r = ds__cpu_legacy_used(s->device, 1);
+    else if (s->capture && s->capture->status == DS_CAPTURE_ACTIVE) r = ds__capture_fail(DS_ERR_CAPTURE_UNSUPPORTED, s->capture, 1, rule);
+    else if (s->capture) r = ds__capture_fail(DS_ERR_CAPTURE_INVALIDATED, s->capture, 0, "");
+    ds__lock_give(&ds__g.capture_lock);
+    return r;
+}
+
+/* An event that was recorded in a capture; e's number is `capture`. */
+static ds_result ds__cpu_captured(uint64_t capture, int spoils, const char *rule) {
+    ds_result r;
+    ds__lock_take(&ds__g.capture_lock);
+    ds__capture *c = ds__capture_find(&ds__cpu_driver, capture);
+    if (c) r = ds__capture_fail(DS_ERR_CAPTURED_EVENT, c, spoils && c->status == DS_CAPTURE_ACTIVE, rule);
+    else r = ds__fail(DS_ERR_CAPTURED_EVENT, "the event was recorded in capture #%llu, which is over, and nothing ran there; record it again", (unsigned long long)capture);
+    ds__lock_give(&ds__g.capture_lock);
+    return r;
+}
+
+/* Puts an operation into the graph; it becomes the one that the stream's next one depends on. The lock is held. */
+static ds_result ds__cpu_capture_node(ds__cpu_stream *s, ds__capture *c, const ds__op *op) {
+    ds_device device = { DS_DEVICE_CPU, s->device };
+    ds__node *n = ds__node_make(op, device, s->level + 1 - DS__CPU_LEVELS);
+    ds_result r = n ? ds__body_append(c->body, n, s->deps, s->dep_count) : DS_ERR_OUT_OF_MEMORY;
+    if (r < 0) { ds__node_discard(n); return r; }
+    uint32_t index = c->body->count - 1;
+    if (ds__cpu_depend(s, &index, 1, 1)) return DS_OK;
+    c->body->count--;
+    ds__node_discard(n);
+    return DS_ERR_OUT_OF_MEMORY;
+}
+
+/* A stream of the capture waits for nodes of `capture`; the lock is held. */
+static ds_result ds__cpu_capture_wait(ds__cpu_stream *s, ds__capture *c, ds__capture *other, const uint32_t *deps, uint32_t count) {
+    if (other == c) return ds__cpu_depend(s, deps, count, 0) ? DS_OK : DS_ERR_OUT_OF_MEMORY;
+    ds_result r = ds__capture_fail(DS_ERR_CAPTURE_MERGE, c, 1, "a stream cannot wait for another capture, that would merge the two");
+    ds__capture_spoil(other, "a stream of another capture cannot wait for this one, that would merge the two");
+    return r;
+}
+
+static ds_result ds__cpu_capture_wait_event(ds__cpu_stream *s, ds__capture *c, ds__cpu_event *e) {
+    ds__lock_take(&e->lock);
+    uint64_t id = e->capture;
+    int recorded = e->stream != NULL;
+    ds__lock_give(&e->lock); /* an event's nodes change under the capture lock only */
+    if (!id) return recorded ? ds__capture_fail(DS_ERR_CAPTURE_ISOLATION, c, 1, "the event was recorded outside of the capture; ds_stream_wait_event_external makes it a node") : DS_OK;
+    ds__capture *other = ds__capture_find(&ds__cpu_driver, id);
+    if (!other) return ds__capture_fail(DS_ERR_CAPTURED_EVENT, c, 1, "the event was recorded in another capture, which is over");
+    return ds__cpu_capture_wait(s, c, other, e->deps, e->dep_count);
+}
+
+static ds_result ds__cpu_capture_wait_stream(ds__cpu_stream *s, ds__capture *c, ds__cpu_stream *other) {
+    if (other == s) return DS_OK;
+    if (other->kind == DS__STREAM_LEGACY && ds__cpu_watched(other)) return ds__cpu_legacy_used(other->device, 1);
+    if (!other->capture) return ds__capture_fail(DS_ERR_CAPTURE_ISOLATION, c, 1, "the other stream does not capture, and captured work cannot wait for work outside of the capture");
+    return ds__cpu_capture_wait(s, c, other->capture, other->deps, other->dep_count);
+}
+
+/* The event stands for the stream's nodes; no node is made. */
+static ds_result ds__cpu_capture_record(const ds__cpu_stream *s, const ds__capture *c, ds__cpu_event *e) {
+    uint32_t *deps = ds__alloc((s->dep_count + 1u) * sizeof *deps);
+    if (!deps) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a capture");
+    if (s->dep_count) memcpy(deps, s->deps, s->dep_count * sizeof *deps);
+    ds__lock_take(&e->lock);
+    ds__cpu_stamp *stamp = e->stamp;
+    uint32_t *old = e->deps;
+    e->capture = c->id;
+    e->deps = deps;
+    e->dep_count = s->dep_count;
+    e->stream = NULL;
+    e->stamp = NULL;
+    ds__lock_give(&e->lock);
+    ds__cpu_stamp_give(stamp);
+    ds__release(old);
+    return DS_OK;
+}
+
+static const char *const ds__cpu_unpinned = "pageable memory would be touched at each launch; use ds_host_alloc, ds_host_register, or DS_COPY_HOST_STABLE if it stays where it is";
+
+/* The table of what an operation does on a stream that captures. The lock is held. */
+static ds_result ds__cpu_capture_op(ds__cpu_stream *s, ds__capture *c, const ds__op *op) {
+    switch (op->kind) {
+    case DS__OP_KERNEL:
+        if (!op->u.kernel.kernel->cpu_fn) return ds__cpu_kernel_load(0, op->u.kernel.kernel);
+        if (op->u.kernel.kernel->ours) return ds__capture_fail(DS_ERR_CAPTURE_UNSUPPORTED, c, 0, "a copy between devices of different drivers cannot be captured");
+        return ds__cpu_capture_node(s, c, op);
+    case DS__OP_COPY:
+    case DS__OP_FILL:
+        if (ds__place_of(op, DS__OP_DST) == DS__AT_PAGEABLE || (op->kind == DS__OP_COPY && ds__place_of(op, DS__OP_SRC) == DS__AT_PAGEABLE))
+            return ds__capture_fail(DS_ERR_CAPTURE_UNSUPPORTED, c, 0, ds__cpu_unpinned);
+        return ds__cpu_capture_node(s, c, op);
+    case DS__OP_HOST:
+    case DS__OP_GRAPH:
+    case DS__OP_EXTERNAL_RECORD:
+    case DS__OP_EXTERNAL_WAIT: return ds__cpu_capture_node(s, c, op);
+    case DS__OP_RECORD: return ds__cpu_capture_record(s, c, op->u.event.event);
+    case DS__OP_WAIT: return ds__cpu_capture_wait_event(s, c, op->u.event.event);
+    case DS__OP_WAIT_STREAM: return ds__cpu_capture_wait_stream(s, c, op->u.wait.stream);
+    case DS__OP_CALLBACK: return ds__capture_fail(DS_ERR_CAPTURE_UNSUPPORTED, c, 1, "a callback with a status cannot be captured; ds_launch_host_func can");
+    default: return ds__capture_fail(DS_ERR_CAPTURE_UNSUPPORTED, c, 0, "an executable cannot be uploaded on a stream that captures");
+    }
+}
+
+/* 1: the stream captures, or may not be used beside one that does; *out is the result. 0: it does not any more. */
+static int ds__cpu_submit_captured(ds__cpu_stream *s, const ds__op *op, ds_result *out) {
+    int handled = 1;
+    ds__lock_take(&ds__g.capture_lock);
+    if (s->kind == DS__STREAM_LEGACY) handled = (*out = ds__cpu_legacy_used(s->device, 1)) < 0;
+    else if (!s->capture) handled = 0;
+    else if (s->capture->status != DS_CAPTURE_ACTIVE) *out = ds__capture_fail(DS_ERR_CAPTURE_INVALIDATED, s->capture, 0, "");
+    else *out = ds__cpu_capture_op(s, s->capture, op);
+    ds__lock_give(&ds__g.capture_lock);
+    return handled;
+}
+
+/* A stream that does not capture waits for captured work, and so comes into the capture. The lock is held. */
+static ds_result ds__cpu_fork(ds__cpu_stream *s, ds__capture *c, const uint32_t *deps, uint32_t count) {
+    if (c->status != DS_CAPTURE_ACTIVE) return ds__capture_fail(DS_ERR_CAPTURE_INVALIDATED, c, 0, "");
+    if (s->kind == DS__STREAM_LEGACY) return ds__capture_fail(DS_ERR_CAPTURE_IMPLICIT, c, 1, "the legacy stream cannot wait for captured work");
+    if (s->capture) return ds__cpu_capture_wait(s, s->capture, c, deps, count);
+    if (!ds__cpu_depend(s, deps, count, 1)) return DS_ERR_OUT_OF_MEMORY;
+    ds__cpu_join_capture(s, c);
+    return DS_OK;
+}
+
+/* e was recorded in a capture when it was looked at. 0: it was recorded anew meanwhile. */
+static int ds__cpu_fork_event(ds__cpu_stream *s, ds__cpu_event *e, ds_result *out) {
+    ds__lock_take(&ds__g.capture_lock);
+    ds__lock_take(&e->lock);
+    uint64_t id = e->capture;
+    ds__lock_give(&e->lock);
+    ds__capture *c = id ? ds__capture_find(&ds__cpu_driver, id) : NULL;
+    if (c) *out = ds__cpu_fork(s, c, e->deps, e->dep_count);
+    ds__lock_give(&ds__g.capture_lock);
+    if (id && !c) *out = ds__cpu_captured(id, 0, "");
+    return id != 0;
+}
+static int ds__cpu_fork_stream(ds__cpu_stream *s, ds__cpu_stream *other, ds_result *out) {
+    ds__lock_take(&ds__g.capture_lock);
+    ds__capture *c = other->capture;
+    int handled = 1;
+    if (other->kind == DS__STREAM_LEGACY) handled = (*out = ds__cpu_legacy_used(other->device, 1)) < 0;
+    else if (c) *out = ds__cpu_fork(s, c, other->deps, other->dep_count);
+    else handled = 0;
+    ds__lock_give(&ds__g.capture_lock);
+    return handled;
+}
+
+/* A stream that captures is destroyed: the capture is over if it began there, else it is spoiled. */
+static void ds__cpu_destroy_captured(ds__cpu_stream *s) {
+    ds__capture *over = NULL;
+    ds__lock_take(&ds__g.capture_lock);
+    ds__capture *c = s->capture;
+    if (c && c->origin == s) {
+        ds__cpu_end_capture(c);
+        over = c;
+    } else if (c) {
+        ds__capture_spoil(c, "a stream that was forked into the capture was destroyed");
+        ds__cpu_stream *before = c->members;
+        if (before == s) c->members = s->next_member;
+        else {
+            while (before->next_member != s) before = before->next_member;
+            before->next_member = s->next_member;
+        }
+        ds__cpu_leave_capture(s);
+    }
+    ds__lock_give(&ds__g.capture_lock);
+    if (over) ds__capture_over(over, 1);
+}
+
+/* ---- >>cpu graphs ---------------------------------------------------------------------------------------------------------- */
+
+/* Policy. An executable is a set of lanes, chains of nodes of which each depends on the one before. A lane is a stream of its own whose
+   queue is not filled by a producer but stands ready in memory, the plan; dependencies between lanes are waits for a number of another lane, as between
+   any streams. So workers, priorities, host functions, failures, and waiting threads that help treat a graph as they treat streams. A launch is one operation
+   of the user's stream: it waits for its turn at the executable (the gate counts launches that are over), starts the lanes, runs the first
+   one itself, and waits for all. A change of the executable makes a new plan; launches on their way keep theirs. A graph of one chain so
+   costs what its operations cost, less the queue. */
+
+typedef struct ds__cpu_plan {
+    _Atomic int users;
+    uint32_t lanes;
+    size_t objects;
+    ds__object **object;             /* what host functions get */
+    ds__cpu_block *block[];          /* each lane's operations, in one piece */
+} ds__cpu_plan;
+
+/* A node of the graph, of its children too, and where it runs. */
+typedef struct ds__cpu_flat {
+    const ds__node *node;
+    uint32_t *deps, dep_count, dep_room;
+    uint32_t lane, number, level;
+    uint32_t left, next;             /* while they are sorted */
+} ds__cpu_flat;
+
+/* A step of a lane: a wait for another lane (flat UINT32_MAX) or a node. */
+typedef struct ds__cpu_entry { uint32_t lane, flat, on, upto; } ds__cpu_entry;
+
+typedef struct ds__cpu_exec {
+    _Atomic int users;               /* the owner, and launches on their way */
+    const ds__body *body;            /* the core's; not looked at once the owner is gone */
+    unsigned flags;
+    int dirty, hosts;                /* the plan is not that of the body any more; there are host functions */
+    uint32_t flats, flat_room, lanes, entries, entry_room;
+    ds__cpu_flat *flat;
+    ds__cpu_entry *entry;
+    ds__cpu_stream **lane, *gate;
+    uint64_t *base, gate_base;       /* numbers before the first launch */
+    uint32_t *operations;            /* of each lane, in one launch */
+    uint32_t records, waits;         /* event nodes */
+    uint64_t launches;
+    ds__cpu_plan *plan;
+} ds__cpu_exec;
+
+/* One launch. */
+typedef struct ds__cpu_launch {
+    ds__cpu_exec *exec;
+    ds__cpu_plan *plan;
+    uint64_t ticket;
+    uint32_t next;                   /* lanes before it are done */
+    int started;
+    ds__cpu_stamp **stamp;           /* of record nodes with timing */
+    ds__cpu_token *token;            /* what wait nodes wait for */
+} ds__cpu_launch;
+
+static uint64_t ds__cpu_lane_end(const ds__cpu_exec *x, uint32_t lane, uint64_t ticket) { return x->base[lane] + (ticket + 1) * x->operations[lane]; }
+
+static int ds__cpu_flat_depend(ds__cpu_exec *x, uint32_t flat, uint32_t on) {
+    ds__cpu_flat *f = &x->flat[flat];
+    if (!ds__room(&f->deps, sizeof *f->deps, f->dep_count, &f->dep_room)) return 0;
+    f->deps[f->dep_count++] = on;
+    return 1;
+}
+
+/* Adds the nodes of a body, whose roots come after flat node `after` (UINT32_MAX: none). A child's own node comes after all of the child's. */
+static int ds__cpu_flatten(ds__cpu_exec *x, const ds__body *b, uint32_t after) {
+    uint32_t first = x->flats;
+    for (uint32_t i = 0; i < b->count; i++) {
+        if (!ds__room(&x->flat, sizeof *x->flat, x->flats, &x->flat_room)) return 0;
+        memset(&x->flat[x->flats], 0, sizeof *x->flat);
+        x->flat[x->flats++].node = b->node[i];
+    }
+    for (uint32_t i = 0; i < b->count; i++) {
+        const ds__node *n = b->node[i];
+        uint32_t own = first + i, begin = own;
+        if (n->child && n->child->count) { /* another node before the child's, which its roots come after */
+            begin = x->flats;
+            if (!ds__room(&x->flat, sizeof *x->flat, x->flats, &x->flat_room)) return 0;
+            memset(&x->flat[x->flats++], 0, sizeof *x->flat);
+        }
+        for (uint32_t k = 0; k < n->dep_count; k++)
+            if (!ds__cpu_flat_depend(x, begin, first + n->deps[k])) return 0;
+        if (!n->dep_count && after != UINT32_MAX && !ds__cpu_flat_depend(x, begin, after)) return 0;
+        if (begin == own) continue;
+        uint32_t inside = x->flats;
+        if (!ds__cpu_flatten(x, n->child, begin)) return 0;
+        for (uint32_t k = 0; k < n->child->count; k++)
+            if (!ds__cpu_flat_depend(x, own, inside + k)) return 0;
+    }
+    return 1;
+}
+
+/* Sorts the flat nodes so that each comes after those it depends on; *out_order is the caller's. */
+static int ds__cpu_sort(ds__cpu_exec *x, uint32_t **out_order) {
+    uint32_t *start = ds__alloc((x->flats + 2u) * sizeof *start), edges = 0, *order = ds__alloc((x->flats + 1u) * sizeof *order), n = 0;
+    for (uint32_t i = 0; i < x->flats; i++) edges += x->flat[i].dep_count;
+    uint32_t *successor = ds__alloc((edges + 1u) * sizeof *successor);
+    *out_order = order;
+    if (start && order && successor) {
+        for (uint32_t i = 0; i < x->flats; i++) {
+            x->flat[i].left = x->flat[i].dep_count;
+            for (uint32_t k = 0; k < x->flat[i].dep_count; k++) start[x->flat[i].deps[k] + 2]++;
+        }
+        for (uint32_t i = 2; i < x->flats + 2; i++) start[i] += start[i - 1];
+        for (uint32_t i = 0; i < x->flats; i++)
+            for (uint32_t k = 0; k < x->flat[i].dep_count; k++) successor[start[x->flat[i].deps[k] + 1]++] = i;
+        for (uint32_t i = 0; i < x->flats; i++)
+            if (x->flat[i].left == 0) order[n++] = i;
+        for (uint32_t i = 0; i < n; i++)
+            for (uint32_t k = start[order[i]]; k < start[order[i] + 1]; k++)
+                if (--x->flat[successor[k]].left == 0) order[n++] = successor[k];
+    }
+    ds__release(start);
+    ds__release(successor);
+    return n == x->flats && start && order && successor;
+}
+
+static int ds__cpu_step_add(ds__cpu_exec *x, uint32_t lane, uint32_t flat, uint32_t on, uint32_t upto) {
+    if (!ds__room(&x->entry, sizeof *x->entry, x->entries, &x->entry_room)) return 0;
+    x->entry[x->entries++] = (ds__cpu_entry){ lane, flat, on, upto };
+    x->operations[lane]++;
+    return 1;
+}
+
+static int ds__cpu_flat_device(const ds__cpu_exec *x, const ds__cpu_flat *f) { return f->node ? f->node->device.index : x->body->device.index; }
+
+/* A node goes on the lane that ends with one it depends on, if that one is of the same device and priority; else it begins a lane. `tail`: the last node of each
+   lane. `seen`: the highest number awaited of each lane, and for which node. */
+static int ds__cpu_place(ds__cpu_exec *x, uint32_t flat, uint32_t *tail, uint64_t *seen) {
+    ds__cpu_flat *f = &x->flat[flat];
+    uint32_t lane = x->lanes;
+    for (uint32_t k = 0; k < f->dep_count && lane == x->lanes; k++) {
+        const ds__cpu_flat *d = &x->flat[f->deps[k]];
+        if (tail[d->lane] == f->deps[k] && d->level == f->level && ds__cpu_flat_device(x, d) == ds__cpu_flat_device(x, f)) lane = d->lane;
+    }
+    if (lane == x->lanes) x->operations[x->lanes++] = 0;
+    for (uint32_t k = 0; k < f->dep_count; k++) { /* the latest of each lane */
+        const ds__cpu_flat *d = &x->flat[f->deps[k]];
+        uint64_t mark = (uint64_t)(flat + 1) << 32 | d->number;
+        if (d->lane != lane && (seen[d->lane] >> 32 != flat + 1u || seen[d->lane] < mark)) seen[d->lane] = mark;
+    }
+    for (uint32_t k = 0; k < f->dep_count; k++) {
+        const ds__cpu_flat *d = &x->flat[f->deps[k]];
+        if (d->lane == lane || seen[d->lane] != ((uint64_t)(flat + 1) << 32 | d->number)) continue;
+        if (!ds__cpu_step_add(x, lane, UINT32_MAX, d->lane, d->number)) return 0;
+    }
+    if (!ds__cpu_step_add(x, lane, flat, 0, 0)) return 0;
+    f->lane = lane;
+    f->number = x->operations[lane];
+    tail[lane] = flat;
+    return 1;
+}
+
+static int ds__cpu_lay_out(ds__cpu_exec *x) {
+    uint32_t *order = NULL, *tail = NULL;
+    uint64_t *seen = NULL;
+    int done = ds__cpu_flatten(x, x->body, UINT32_MAX) && ds__cpu_sort(x, &order);
+    if (done) {
+        tail = ds__alloc((x->flats + 1u) * sizeof *tail);
+        seen = ds__alloc((x->flats + 1u) * sizeof *seen);
+        x->operations = ds__alloc((x->flats + 1u) * sizeof *x->operations);
+        done = tail && seen && x->operations;
+    }
+    for (uint32_t i = 0; i < x->flats && done; i++) {
+        ds__cpu_flat *f = &x->flat[order[i]];
+        const ds__node *n = f->node;
+        f->level = (uint32_t)((x->flags & DS_GRAPH_USE_NODE_PRIORITY) && n ? ds__cpu_clamp(n->priority) + DS__CPU_LEVELS - 1 : DS__CPU_LEVELS - 1);
+        if (n && n->kind == DS_NODE_HOST) x->hosts = 1;
+        x->records += n && n->kind == DS_NODE_EVENT_RECORD;
+        x->waits += n && n->kind == DS_NODE_EVENT_WAIT;
+        done = ds__cpu_place(x, order[i], tail, seen);
+    }
+    for (uint32_t i = 0; i < x->flats; i++) { ds__release(x->flat[i].deps); x->flat[i].deps = NULL; }
+    ds__release(order);
+    ds__release(tail);
+    ds__release(seen);
+    return done;
+}
+
+static int ds__cpu_make_lanes(ds__cpu_exec *x) {
+    x->lane = ds__alloc((x->lanes + 1u) * sizeof *x->lane);
+    x->base = ds__alloc((x->lanes + 1u) * sizeof *x->base);
+    if (!x->lane || !x->base) return 0;
+    for (uint32_t i = 0; i < x->flats; i++) {
+        const ds__cpu_flat *f = &x->flat[i];
+        if (x->lane[f->lane]) continue;
+        if (!(x->lane[f->lane] = ds__cpu_stream_make(ds__cpu_flat_device(x, f), DS__STREAM_LANE, 0, (int)f->level + 1 - DS__CPU_LEVELS))) return 0;
+        x->base[f->lane] = atomic_load(&x->lane[f->lane]->submitted);
+    }
+    if (!(x->gate = ds__cpu_stream_make(x->body->device.index, DS__STREAM_LANE, 0, 0))) return 0;
+    uint32_t idle = DS__CPU_IDLE; /* who emptied the stream that it was before may still have a last look at it */
+    while (!atomic_compare_exchange_strong(&x->gate->state, &idle, DS__CPU_COUNTS)) { idle = DS__CPU_IDLE; ds__pause(); }
+    x->gate_base = atomic_load(&x->gate->submitted);
+    return 1;
+}
+
+static void ds__cpu_plan_drop(ds__cpu_plan *p) {
+    if (!p || atomic_fetch_sub(&p->users, 1) != 1) return;
+    for (size_t i = 0; i < p->objects; i++) ds__object_drop(p->object[i]);
+    for (uint32_t i = 0; i < p->lanes; i++) ds__release(p->block[i]);
+    ds__release(p->object);
+    ds__release(p);
+}
+
+/* The operation of a node as a lane has it, without a kernel's arguments. */
+static void ds__cpu_lane_op(const ds__cpu_flat *f, uint32_t *records, uint32_t *waits, ds__op *out) {
+    const ds__node *n = f->node;
+    memset(out, 0, sizeof *out);
+    out->kind = DS__OP_NOTHING;
+    if (!n) return;
+    int enabled = n->enabled;
+    switch (n->kind) {
+    case DS_NODE_KERNEL:
+    case DS_NODE_COPY:
+    case DS_NODE_FILL:
+    case DS_NODE_HOST: if (enabled) *out = n->op; break;
+    case DS_NODE_EVENT_RECORD: out->kind = DS__OP_NODE_RECORD; out->u.wait.upto = (*records)++; break;
+    case DS_NODE_EVENT_WAIT: out->kind = DS__OP_NODE_WAIT; out->u.wait.upto = (*waits)++; break;
+    default: break;
+    }
+}
+
+/* Looks the nodes up again, in the order of ds__cpu_flatten. */
+static void ds__cpu_regather(ds__cpu_exec *x, const ds__body *b, uint32_t *at) {
+    for (uint32_t i = 0; i < b->count; i++) x->flat[(*at)++].node = b->node[i];
+    for (uint32_t i = 0; i < b->count; i++) {
+        if (!b->node[i]->child || !b->node[i]->child->count) continue;
+        ++*at; /* the one before the child's */
+        ds__cpu_regather(x, b->node[i]->child, at);
+    }
+}
+
+static size_t ds__cpu_objects_of(const ds__body *b, ds__object **out) {
+    size_t n = 0;
+    for (size_t i = 0; i < b->object_count; i++, n++)
+        if (out) out[n] = ds__object_keep(b->object[i]);
+    for (uint32_t i = 0; i < b->count; i++) {
+        if (b->node[i]->payload && out) out[n] = ds__object_keep(b->node[i]->payload);
+        n += b->node[i]->payload != NULL;
+        if (b->node[i]->child) n += ds__cpu_objects_of(b->node[i]->child, out ? out + n : NULL);
+    }
+    return n;
+}
+
+/* Writes the operations of all lanes (write), or only adds up their bytes. */
+static void ds__cpu_plan_fill(ds__cpu_exec *x, ds__cpu_plan *p, size_t *at, int write) {
+    uint32_t records = 0, waits = 0;
+    for (uint32_t i = 0; i < x->entries; i++) {
+        const ds__cpu_entry *e = &x->entry[i];
+        ds__op op;
+        if (e->flat == UINT32_MAX) {
+            memset(&op, 0, sizeof op);
+            op.kind = DS__OP_LANE_WAIT;
+            op.u.wait.stream = x->lane[e->on];
+            op.u.wait.upto = e->upto;
+        } else {
+            ds__cpu_lane_op(&x->flat[e->flat], &records, &waits, &op);
+        }
+        size_t bytes = ds__cpu_op_bytes(&op);
+        if (write) {
+            char *to = (char *)p->block[e->lane] + offsetof(ds__cpu_block, data) + at[e->lane];
+            memcpy(to, &op, op.kind == DS__OP_KERNEL ? DS__CPU_ARGS_AT : bytes < sizeof op ? bytes : sizeof op);
+            if (op.kind == DS__OP_KERNEL && op.u.kernel.args_size) memcpy(to + DS__CPU_ARGS_AT, op.u.kernel.args, op.u.kernel.args_size);
+        }
+        at[e->lane] += bytes;
+    }
+}
+
+static ds_result ds__cpu_plan_make(ds__cpu_exec *x) {
+    uint32_t flats = 0;
+    ds__cpu_plan *p = ds__alloc(sizeof *p + x->lanes * sizeof p->block[0]);
+    size_t *at = ds__alloc((x->lanes + 1u) * sizeof *at);
+    int done = p && at;
+    if (p) atomic_store(&p->users, 1);
+    ds__cpu_regather(x, x->body, &flats);
+    if (done) {
+        p->lanes = x->lanes;
+        ds__cpu_plan_fill(x, p, at, 0);
+        for (uint32_t i = 0; i < x->lanes && done; i++) {
+            if (at[i] > UINT32_MAX - 64) done = 0;
+            else p->block[i] = ds__alloc(offsetof(ds__cpu_block, data) + at[i] + sizeof(ds__op)); /* reading an operation whole stays inside */
+            done = done && p->block[i];
+            at[i] = 0;
+        }
+        size_t objects = ds__cpu_objects_of(x->body, NULL);
+        if (done && objects) done = (p->object = ds__alloc(objects * sizeof *p->object)) != NULL;
+        if (done) p->objects = ds__cpu_objects_of(x->body, p->object);
+        if (done) ds__cpu_plan_fill(x, p, at, 1);
+    }
+    ds__release(at);
+    if (!done) { ds__cpu_plan_drop(p); return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an executable of %u nodes", (unsigned)x->flats); }
+    ds__cpu_plan_drop(x->plan);
+    x->plan = p;
+    x->dirty = 0;
+    return DS_OK;
+}
+
+static void ds__cpu_exec_drop(ds__cpu_exec *x) {
+    if (atomic_fetch_sub(&x->users, 1) != 1) return;
+    for (uint32_t i = 0; x->lane && i < x->lanes; i++)
+        if (x->lane[i]) { x->lane[i]->head = NULL; ds__cpu_stream_destroy(x->lane[i]); }
+    if (x->gate) {
+        atomic_store(&x->gate->state, DS__CPU_IDLE);
+        ds__cpu_stream_destroy(x->gate);
+    }
+    ds__cpu_plan_drop(x->plan);
+    for (uint32_t i = 0; i < x->flats; i++) ds__release(x->flat[i].deps);
+    ds__release(x->flat);
+    ds__release(x->entry);
+    ds__release(x->lane);
+    ds__release(x->base);
+    ds__release(x->operations);
+    ds__release(x);
+}
+static void ds__cpu_exec_destroy(void *exec) { ds__cpu_exec_drop(exec); }
+
+static ds_result ds__cpu_graph_instantiate(ds__body *graph, ds__body *copy, unsigned flags, void **out) {
+    (void)graph;
+    ds__cpu_exec *x = ds__alloc(sizeof *x);
+    if (!x) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an executable");
+    atomic_store(&x->users, 1);
+    x->body = copy;
+    x->flags = flags;
+    ds_result r = DS_OK;
+    if (!ds__cpu_lay_out(x) || !ds__cpu_make_lanes(x)) r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an executable of %u nodes", (unsigned)copy->count);
+    if (r == DS_OK) r = ds__cpu_plan_make(x);
+    if (r < 0) { ds__cpu_exec_drop(x); return r; }
+    *out = x;
+    return DS_OK;
+}
+
+/* The core has the graphs themselves. */
+static ds_result ds__cpu_graph_create(ds__body *body) { (void)body; return DS_OK; }
+static ds_result ds__cpu_graph_clone(ds__body *from, ds__body *to) { (void)from; (void)to; return DS_OK; }
+static ds_result ds__cpu_graph_add(ds__body *body, uint32_t index) { (void)body; (void)index; return DS_OK; }
+static ds_result ds__cpu_graph_edge(ds__body *body, uint32_t from, uint32_t to) { (void)body; (void)from; (void)to; return DS_OK; }
+static ds_result ds__cpu_graph_set(ds__body *body, uint32_t index, const ds__node *fresh) { (void)body; (void)index; (void)fresh; return DS_OK; }
+static ds_result ds__cpu_graph_attach(ds__body *body, ds__object *object) { (void)body; (void)object; return DS_OK; }
+static void ds__cpu_graph_destroy(ds__body *body) { (void)body; }
+
+/* The core changes the body when these have returned; the next launch makes a plan of it. The old one goes at once, with what it keeps,
+   unless a launch needs it. */
+static ds_result ds__cpu_exec_changed(ds__cpu_exec *x) {
+    ds__cpu_plan_drop(x->plan);
+    x->plan = NULL;
+    x->dirty = 1;
+    return DS_OK;
+}
+static ds_result ds__cpu_exec_update(void *exec, ds__body *graph, ds_graph_update_reason *out_reason, uint32_t *out_node) {
+    (void)graph; (void)out_reason; (void)out_node;
+    return ds__cpu_exec_changed(exec);
+}
+static ds_result ds__cpu_exec_set(void *exec, uint32_t index, const ds__node *fresh) {
+    (void)index; (void)fresh;
+    return ds__cpu_exec_changed(exec);
+}
+static ds_result ds__cpu_exec_enable(void *exec, uint32_t index, int enabled) {
+    (void)index; (void)enabled;
+    return ds__cpu_exec_changed(exec);
+}
+
+/* ---- >>cpu graphs: launching ---- */
+
+static void ds__cpu_launch_drop(ds__cpu_launch *run) {
+    ds__cpu_exec *x = run->exec;
+    for (uint32_t i = 0; run->stamp && i < x->records; i++) ds__cpu_stamp_give(run->stamp[i]);
+    ds__cpu_plan_drop(run->plan);
+    ds__release(run->stamp);
+    ds__release(run->token);
+    ds__release(run);
+    ds__cpu_exec_drop(x);
+}
+
+/* Notes what wait nodes wait for, and makes the stamps of timed records. */
+static ds_result ds__cpu_launch_events(ds__cpu_launch *run) {
+    const ds__cpu_exec *x = run->exec;
+    uint32_t record = 0, wait = 0;
+    if (x->records && !(run->stamp = ds__alloc(x->records * sizeof *run->stamp))) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a launch");
+    if (x->waits && !(run->token = ds__alloc(x->waits * sizeof *run->token))) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a launch");
+    for (uint32_t i = 0; i < x->entries; i++) { /* in the order of ds__cpu_plan_fill, which numbers them */
+        const ds__node *n = x->entry[i].flat == UINT32_MAX ? NULL : x->flat[x->entry[i].flat].node;
+        if (!n || (n->kind != DS_NODE_EVENT_RECORD && n->kind != DS_NODE_EVENT_WAIT)) continue;
+        ds__cpu_event *e = n->op.u.event.event;
+        ds__lock_take(&e->lock);
+        uint64_t capture = e->capture;
+        ds__cpu_token t = { e->stream, e->upto };
+        ds__lock_give(&e->lock);
+        if (n->kind == DS_NODE_EVENT_RECORD) {
+            if ((e->flags & DS_EVENT_TIMING) && !(run->stamp[record] = ds__cpu_stamp_take())) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a time stamp");
+            record++;
+        } else {
+            if (capture) return ds__cpu_captured(capture, 0, "the executable waits for an event that was recorded in a capture");
+            run->token[wait++] = t;
+        }
+    }
+    return DS_OK;
+}
+
+/* The events of record nodes stand for this launch from now on. */
+static void ds__cpu_launch_record(const ds__cpu_exec *x, uint64_t ticket, ds__cpu_stamp *const *stamps) {
+    uint32_t record = 0;
+    for (uint32_t i = 0; i < x->entries && x->records; i++) {
+        const ds__cpu_flat *f = x->entry[i].flat == UINT32_MAX ? NULL : &x->flat[x->entry[i].flat];
+        if (!f || !f->node || f->node->kind != DS_NODE_EVENT_RECORD) continue;
+        uint64_t upto = x->base[f->lane] + ticket * x->operations[f->lane] + f->number;
+        ds__cpu_event_set(f->node->op.u.event.event, x->lane[f->lane], upto, stamps[record++]);
+    }
+}
+
+static ds_result ds__cpu_submit_launch(ds__cpu_stream *s, const ds__op *op) {
+    ds__cpu_exec *x = op->u.graph.exec;
+    ds_result r = x->hosts ? ds__cpu_host_ready() : DS_OK;
+    if (r == DS_OK && x->dirty) r = ds__cpu_plan_make(x);
+    if (r < 0) return r;
+    ds__cpu_launch *run = ds__alloc(sizeof *run);
+    if (!run) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a launch");
+    run->exec = x;
+    run->plan = x->plan;
+    run->ticket = x->launches;
+    atomic_fetch_add_explicit(&x->users, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&x->plan->users, 1, memory_order_relaxed);
+    ds__cpu_stamp **stamps = NULL;
+    if (x->records || x->waits) {
+        r = ds__cpu_launch_events(run);
+        if (r == DS_OK && x->records && !(stamps = ds__copy_bytes(run->stamp, x->records * sizeof *stamps))) r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a launch");
+    }
+    ds__op launch = *op;
+    launch.u.graph.exec = run;
+    if (r == DS_OK) r = ds__cpu_enqueue(s, &launch, NULL);
+    if (r < 0) { /* the events' halves of the stamps too */
+        for (uint32_t i = 0; run->stamp && i < x->records; i++) ds__cpu_stamp_give(run->stamp[i]);
+        ds__release(stamps);
+        ds__cpu_launch_drop(run);
+        return r;
+    }
+    if (x->records) ds__cpu_launch_record(x, x->launches, stamps);
+    ds__release(stamps);
+    x->launches++;
+    return DS_OK;
+}
+
+static ds_result ds__cpu_submit_upload(const ds__op *op) {
+    ds__cpu_exec *x = op->u.graph.exec;
+    return x->dirty ? ds__cpu_plan_make(x) : DS_OK;
+}
+
+/* Starts a lane: in this moment nobody runs it, or somebody who has emptied it and will see its new operations. */
+static void ds__cpu_lane_start(ds__cpu_stream *lane, int hold_first) {
+    uint32_t idle = DS__CPU_IDLE;
+    ds__op *op = (ds__op *)(void *)(lane->head->data);
+    if (hold_first && op->kind == DS__OP_LANE_WAIT && atomic_compare_exchange_strong(&lane->state, &idle, DS__CPU_RUNNING)) { /* it would only be parked */
+        ds__cpu_stream *on = op->u.wait.stream;
+        if (ds__cpu_park(lane, on, on->lane_base + op->u.wait.upto)) return;
+        atomic_store(&lane->state, DS__CPU_READY);
+        ds__cpu_push_ready(lane);
+        return;
+    }
+    ds__cpu_kick(lane);
+}
+
+static void ds__cpu_launch_start(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_launch *run) {
+    ds__cpu_exec *x = run->exec;
+    ds__cpu_failure *f = atomic_load_explicit(&s->failure, memory_order_relaxed);
+    for (uint32_t i = 0; i < x->lanes; i++) {
+        ds__cpu_stream *lane = x->lane[i];
+        lane->lane_base = x->base[i] + run->ticket * x->operations[i];
+        lane->launch = run;
+        lane->head = run->plan->block[i];
+        lane->head_at = 0;
+        if (!(x->flags & DS_GRAPH_USE_NODE_PRIORITY)) lane->level = s->level;
+        if (f) ds__cpu_fail_stream(lane, f, lane->lane_base + 1);
+    }
+    uint32_t ready = atomic_load_explicit(&ds__cpu.ready_mask, memory_order_relaxed);
+    int nest = ds__tls.nested < DS__CPU_NESTED && !ds__cpu.seed && !(ready & ((1u << s->level) - 1));
+    for (uint32_t i = 0; i < x->lanes; i++) {
+        atomic_store(&x->lane[i]->submitted, ds__cpu_lane_end(x, i, run->ticket));
+        if (i > 0 || !nest) ds__cpu_lane_start(x->lane[i], 1);
+    }
+    uint32_t idle = DS__CPU_IDLE;
+    if (x->lanes == 0 || !nest) return;
+    if (!atomic_compare_exchange_strong(&x->lane[0]->state, &idle, DS__CPU_RUNNING)) return; /* who emptied it goes on with it */
+    ds__tls.nested++;
+    ds__cpu_run(w, x->lane[0], UINT64_MAX);
+    ds__tls.nested--;
+}
+
+/* The stream has come to a launch. DS__CPU_GONE: it is parked and will come again. */
+static int ds__cpu_launch_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op, uint64_t number, int who) {
+    ds__cpu_launch *run = op->u.graph.exec;
+    ds__cpu_exec *x = run->exec;
+    uint64_t turn = x->gate_base + run->ticket;
+    if (!run->started) {
+        if (atomic_load_explicit(&x->gate->done, memory_order_acquire) < turn && ds__cpu_park(s, x->gate, turn)) return DS__CPU_GONE;
+        run->started = 1;
+        ds__cpu_launch_start(w, s, run);
+    }
+    for (; run->next < x->lanes; run->next++) {
+        ds__cpu_stream *lane = x->lane[run->next];
+        uint64_t end = ds__cpu_lane_end(x, run->next, run->ticket);
+        if (atomic_load_explicit(&lane->done, memory_order_acquire) < end && !(who == DS__CPU_WORK && ds__cpu_run_first(w, s, lane, end)) &&
+            ds__cpu_park(s, lane, end)) return DS__CPU_GONE;
+    }
+    for (uint32_t i = 0; i < x->lanes; i++) {
+        ds__cpu_failure *f = ds__cpu_failed(x->lane[i], ds__cpu_lane_end(x, i, run->ticket));
+        if (f) ds__cpu_fail_stream(s, f, number);
+    }
+    atomic_store(&x->gate->submitted, turn + 1);
+    ds__cpu_pass(x->gate, turn + 1);
+    ds__cpu_launch_drop(run);
+    return DS__CPU_EMPTY;
+}
+
+/* Operations that only lanes have. */
+static int ds__cpu_lane_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op, uint64_t number, int failed, int who) {
+    ds__cpu_launch *run = s->launch;
+    ds__cpu_token t = { op->u.wait.stream, 0 };
+    if (op->kind == DS__OP_NODE_RECORD) {
+        ds__cpu_stamp *stamp = run->stamp[op->u.wait.upto];
+        if (stamp && !failed) atomic_store_explicit(&stamp->ns, ds__now_ns(), memory_order_release);
+        return DS__CPU_EMPTY; /* the launch gives it back */
+    }
+    if (op->kind == DS__OP_NODE_WAIT) t = run->token[op->u.wait.upto];
+    else t.upto = t.stream->lane_base + op->u.wait.upto;
+    return t.stream ? ds__cpu_wait_step(w, s, t.stream, t.upto, number, who) : DS__CPU_EMPTY;
 }
 
 /* ---- >>cpu memory --------------------------------------------------------------------------------------------------------- */
@@ -1914,6 +2968,8 @@ static void *ds__cpu_memory(size_t size) {
 
 static ds_result ds__cpu_memory_alloc(int device, size_t size, void **out) {
     ds__cpu_device *d = &ds__cpu.device[device];
+    ds_result r = ds__cpu_unsafe("memory cannot be allocated in this thread while the capture is open");
+    if (r < 0) return r;
     size_t used = atomic_load(&d->used);
     do {
         if (size > d->limit || used > d->limit - size)
@@ -1927,14 +2983,20 @@ static ds_result ds__cpu_memory_alloc(int device, size_t size, void **out) {
 }
 
 static ds_result ds__cpu_host_alloc(size_t size, void **out) {
+    ds_result r = ds__cpu_unsafe("pinned memory cannot be allocated in this thread while the capture is open");
+    if (r < 0) return r;
     *out = ds__cpu_memory(size);
     return *out ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "the system has no %zu bytes of pinned memory", size);
 }
 
-static ds_result ds__cpu_host_register(void *ptr, size_t size) { (void)ptr; (void)size; return DS_OK; }
+static ds_result ds__cpu_host_register(void *ptr, size_t size) {
+    (void)ptr;
+    (void)size;
+    return ds__cpu_unsafe("memory cannot be registered in this thread while the capture is open");
+}
 
 static ds_result ds__cpu_memory_wait(int device) {
-    ds_result r = DS_OK;
+    ds_result r = ds__cpu_unsafe("memory cannot be freed or unregistered in this thread while the capture is open");
     for (int i = device < 0 ? 0 : device; i < (device < 0 ? ds__cpu.devices : device + 1) && r == DS_OK; i++)
         r = ds__cpu_wait_device(i, 0, DS__FOREVER);
     return r;
@@ -1995,7 +3057,8 @@ static ds_result ds__cpu_device_memory(int device, size_t *out_free, size_t *out
 }
 
 static ds_result ds__cpu_device_synchronize(int device) {
-    ds_result r = ds__cpu_wait_device(device, 0, DS__FOREVER);
+    ds_result r = ds__cpu_unsafe_wait(device);
+    if (r == DS_OK) r = ds__cpu_wait_device(device, 0, DS__FOREVER);
     ds__cpu_failure *f = atomic_load(&ds__cpu.device[device].failure);
     return r == DS_OK && f ? ds__cpu_report(f) : r;
 }
@@ -2004,7 +3067,8 @@ static int ds__cpu_device_used(int device) { (void)device; return 1; }
 
 static ds_result ds__cpu_device_reset(int device) {
     ds__cpu_device *d = &ds__cpu.device[device];
-    ds_result r = ds__cpu_wait_device(device, 0, DS__FOREVER);
+    ds_result r = ds__cpu_unsafe_wait(device);
+    if (r == DS_OK) r = ds__cpu_wait_device(device, 0, DS__FOREVER);
     if (r < 0) return r;
     atomic_store(&d->failure, NULL);
     ds__lock_take(&d->lock);
@@ -2065,6 +3129,7 @@ static ds_result ds__cpu_start(void) {
     int workers = ds__cpu_option(desc->workers, "DEVSTREAM_CPU_WORKERS", processors > 2 ? processors : 2, 256);
     ds__cpu.spin_limit = processors > 1 ? processors - 1 : 1;
     ds__cpu.no_spin = (desc->flags & DS_CPU_NO_SPIN) != 0;
+    ds__cpu.is_lax = (desc->flags & DS_CPU_LAX_CAPTURE) != 0;
     ds__cpu.is_inline = (desc->flags & DS_CPU_INLINE) || ds__env_number("DEVSTREAM_CPU_INLINE");
     ds__cpu.seed = desc->seed ? desc->seed : ds__env_number("DEVSTREAM_CPU_SEED");
     ds__cpu.random = ds__cpu.seed * 2862933555777941757u + 3037000493u;
@@ -2150,7 +3215,8 @@ static int ds__cpu_passed(void **mark) {
 
 static const ds__driver ds__cpu_driver = {
     "cpu", DS_DEVICE_CPU, ds__cpu_probe, ds__cpu_start, ds__cpu_device_used, ds__cpu_drain, ds__cpu_stop, ds__cpu_stream_destroy,
-    ds__cpu_stream_unwrap, ds__cpu_stream_hide, ds__cpu_stream_forget, ds__cpu_stream_identity, ds__cpu_event_destroy, ds__cpu_kernel_destroy, ds__cpu_passed,
+    ds__cpu_stream_unwrap, ds__cpu_stream_hide, ds__cpu_stream_forget, ds__cpu_stream_identity, ds__cpu_event_destroy, ds__cpu_kernel_destroy, ds__cpu_capture_abandon,
+    ds__cpu_graph_destroy, ds__cpu_exec_destroy, ds__cpu_passed,
     ds__cpu_memory_release,
 #define DS__MEMBER(entry, parameters, arguments) ds__cpu_##entry,
     DS__ENTRIES(DS__MEMBER)
