@@ -126,7 +126,7 @@ static void close_world(world *w) {
     X(ds_copy(w->d2, w->d, N, w->s), "cudaMemcpyAsync:D2D") \
     X(ds_copy(w->d, w->page, N, w->s), "cudaMemcpyAsync:Default") \
     X(ds_copy(w->far, w->d, N, w->s), "cudaMemcpyPeerAsync") \
-    X(ds_copy(w->pin2, w->pin, N, w->s), "cudaStreamAddCallback") \
+    X(ds_copy(w->pin2, w->pin, N, w->s), "cudaStreamIsCapturing cudaStreamAddCallback") \
     X(ds_copy_2d(w->d2, 64, w->d, 64, 32, 10, w->s), "cudaMemcpy2DAsync:D2D") \
     X(ds_copy_2d(w->far, 64, w->d, 64, 32, 10, w->s), "cudaMemcpy3DPeerAsync") \
     X(ds_fill(w->d, 1, 1, N, w->s), "cudaMemsetAsync") \
@@ -135,7 +135,7 @@ static void close_world(world *w) {
     X(ds_event_record(w->e, w->s), "cudaEventRecord") \
     X(ds_stream_wait_event(w->other, w->e), "cudaStreamWaitEvent") \
     X(ds_stream_wait_event(w->other, w->never), "") \
-    X(ds_launch_host_func(w->s, nothing, NULL, NULL), "cudaStreamAddCallback") \
+    X(ds_launch_host_func(w->s, nothing, NULL, NULL), "cudaStreamIsCapturing cudaStreamAddCallback") \
     X(ds_add_callback(w->s, nothing_called, NULL, NULL), "cudaStreamAddCallback") \
     X(ds_stream_synchronize(w->s), "cudaStreamSynchronize") \
     X(ds_event_synchronize(w->e), "cudaEventSynchronize") \
@@ -559,7 +559,7 @@ static void test_calls_whose_failure_means_something_else_are_understood(void **
     ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(1) }, &s));
     ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cpu(0) }, &cpu));
     cuda(cudaSetDevice(3)); /* a pair that no other test asks about: answers are kept */
-    standin_fail(3, cudaErrorTooManyPeers); /* cudaGetDevice, cudaDeviceCanAccessPeer, cudaDeviceEnablePeerAccess */
+    standin_fail(4, cudaErrorTooManyPeers); /* cudaGetDevice, cudaDeviceCanAccessPeer, the thread's mode, cudaDeviceEnablePeerAccess */
     ok(ds_device_can_access_peer(ds_cuda(3), ds_cuda(0), &can));
     assert_int_equal(standin_failed(), 1);
     assert_int_equal(can, 0); /* a copy is staged then */

@@ -17,6 +17,8 @@ enum { WORDS = 6144, GATES = 2048 };
 static const char *running = "no test"; /* name and lines */
 static pthread_t test_thread;
 static int passed;
+static ds_stream watched[64];
+static size_t watched_count;
 static _Atomic int gates_void; /* a failed test does not open its gates itself */
 
 /* What word and gate_close hand out, the kernels' words last. On CUDA the whole is registered at its first use. */
@@ -49,6 +51,7 @@ int harness_setup(void **state) {
     passed = 0;
     test_thread = pthread_self();
     words_taken = gates_taken = 0; /* the devices are idle */
+    watched_count = 0;
     signal(SIGALRM, timed_out);
     alarm(timeout_s());
     return 0;
@@ -147,6 +150,16 @@ static void open_all_gates(void) {
     for (size_t i = 0; i < gates_taken && i < GATES; i++) pool.gates[i][1] = 1;
 }
 
+/* Those of the test's thread, and relaxed ones. */
+static void end_captures(void) {
+    ds_capture_mode mode = DS_CAPTURE_GLOBAL;
+    for (size_t i = 0; i < watched_count; i++) {
+        ds_graph g;
+        if (ds_capture_end(watched[i], &g) == DS_OK) DS_IGNORE(ds_graph_destroy(g));
+    }
+    DS_IGNORE(ds_capture_exchange_mode(&mode));
+}
+
 /* Drains the devices, and what a test has made current is so no longer; 1 when something of it failed. */
 static int back_to_the_start(void) {
     int count = 0, bad = ds_device_count((ds_device_type)type_under_test(), &count) != DS_OK;
@@ -162,7 +175,10 @@ static int back_to_the_start(void) {
 int harness_teardown(void **state) {
     int bad = 0;
     (void)state;
-    if (!passed) open_all_gates();
+    if (!passed) {
+        open_all_gates();
+        end_captures();
+    }
     if (pop_frames() && passed) {
         fprintf(stderr, "after %s: a frame was left behind\n", running);
         bad = 1;
@@ -246,20 +262,37 @@ static ds_kernel get_kernel(ds_kernel *kept, const char *name, ds_kernel_fn cpu_
     return kernel;
 }
 
-void gate_close(ds_stream s, gate *g) {
+static ds_kernel get_gate_kernel(void) {
     static const ds_param params[] = { PARAM(WRITE, gate_args, entered), PARAM(READ, gate_args, open) };
-    if (harness_is_cpu()) {
-        ok_thread(ds_launch_host_func(s, gate_fn, g, NULL));
-        return;
-    }
+    return get_kernel(&gate_kernel, "gate", NULL, sizeof(gate_args), params);
+}
+
+static gate_args words_of(gate *g) {
     if (!g->words) { /* a gate may close several streams */
         _Atomic uint32_t *words = pool.gates[take(&gates_taken, 1, GATES)];
         words[0] = 0;
         words[1] = (uint32_t)g->open;
         g->words = words;
     }
-    gate_args a = { g->words, g->words + 1 };
-    ok_thread(ds_launch(get_kernel(&gate_kernel, "gate", NULL, sizeof a, params), 1, &a, sizeof a, s));
+    return (gate_args){ g->words, g->words + 1 };
+}
+
+void gate_close(ds_stream s, gate *g) {
+    if (harness_is_cpu()) {
+        ok_thread(ds_launch_host_func(s, gate_fn, g, NULL));
+        return;
+    }
+    gate_args a = words_of(g);
+    ok_thread(ds_launch(get_gate_kernel(), 1, &a, sizeof a, s));
+}
+
+ds_node_desc gate_node(gate *g) {
+    if (harness_is_cpu()) return (ds_node_desc){ .kind = DS_NODE_HOST, .label = "gate", .u.host = { gate_fn, g, NULL } };
+    gate_args a = words_of(g);
+    g->args[0] = a.entered;
+    g->args[1] = a.open;
+    return (ds_node_desc){ .kind = DS_NODE_KERNEL, .label = "gate",
+                           .u.kernel = { .kernel = get_gate_kernel(), .items = 1, .args = g->args, .args_size = sizeof a } };
 }
 
 void gate_open(gate *g) {
@@ -362,10 +395,6 @@ ds_kernel harness_kernel(const char *name, ds_kernel_fn cpu_fn, size_t args_size
     return kernel;
 }
 
-typedef struct fold_args {
-    uint64_t *h, n;
-} fold_args;
-
 static int fold_item(size_t first, size_t count, const void *args) {
     const fold_args *a = args;
     (void)first;
@@ -382,6 +411,25 @@ ds_kernel harness_fold_kernel(void) {
 void fold(ds_stream s, uint64_t *h, uint64_t n) {
     fold_args a = { h, n };
     ok_thread(ds_launch(harness_fold_kernel(), 1, &a, sizeof a, s));
+}
+
+ds_node_desc fold_node(uint64_t *h, uint64_t n) {
+    static __thread fold_args kept[8];
+    static __thread unsigned next;
+    fold_args *a = &kept[next++ % 8];
+    *a = (fold_args){ h, n };
+    return (ds_node_desc){ .kind = DS_NODE_KERNEL,
+                           .u.kernel = { .kernel = harness_fold_kernel(), .items = 1, .args = a, .args_size = sizeof *a } };
+}
+
+void harness_warm_up(void) {
+    (void)harness_fold_kernel();
+    if (!harness_is_cpu()) (void)get_gate_kernel();
+    take(&words_taken, 0, WORDS);
+}
+
+void harness_watch(ds_stream s) {
+    if (watched_count < sizeof watched / sizeof *watched) watched[watched_count++] = s;
 }
 
 uint64_t fold_host(uint64_t h, uint64_t n) { return h * FOLD_P + n; }

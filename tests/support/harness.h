@@ -96,6 +96,7 @@ typedef struct gate {
     _Atomic int entered;
     _Atomic int open;
     _Atomic(_Atomic uint32_t *) words; /* the two for the kernel; they stay the test's until it ends */
+    _Atomic uint32_t *args[2];         /* of the kernel as a node */
 } gate;
 void gate_close(ds_stream s, gate *g);
 void gate_open(gate *g);
@@ -153,6 +154,20 @@ ds_kernel harness_kernel(const char *name, ds_kernel_fn cpu_fn, size_t args_size
 ds_kernel harness_fold_kernel(void);
 void fold(ds_stream s, uint64_t *h, uint64_t n);
 uint64_t fold_host(uint64_t h, uint64_t n);
+typedef struct fold_args {
+    uint64_t *h, n;
+} fold_args;
+
+/* ---- for captures and graphs ---- */
+
+/* Both as a node, which is to be added before the eighth fold_node after this one: the arguments are kept that long. */
+ds_node_desc fold_node(uint64_t *h, uint64_t n);
+ds_node_desc gate_node(gate *g);
+/* Makes what the helpers above make at their first use; while a stream captures that may be forbidden. */
+void harness_warm_up(void);
+/* A capture on this stream is ended when the test fails before it comes to that. */
+void harness_watch(ds_stream s);
+
 /* To be called after ds_shutdown: handles kept here are void. */
 void harness_forget(void);
 /* Destroys what is kept here and calls ds_shutdown. */
