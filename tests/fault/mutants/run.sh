@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# run.sh [PART]: puts each defect of defects.txt (whose title contains PART) into a copy of devstream.h, builds the suite with it
+# run.sh [PART]: puts each defect of defects.txt (whose title contains PART) into a copy of the header, builds the suite with it
 # upon the stand-in and expects a test to fail. Prints a table; exit 1 when a defect survives or does not fit the code any more.
 # Environment: CC, CUDA_HOME, JOBS at once (2), B: the folder of the make that has built the suite (build/cc).
 set -uo pipefail
@@ -21,20 +21,22 @@ awk -v work="$work" '
 # Replaces the text; fails when it is not there.
 mutate() { # FOLDER
     touch "$1/to"
+    local header=devstream.h
+    [ -e "$1/of" ] && header=$(cat "$1/of")
     awk -v in_file="$1/in" -v from_file="$1/from" -v to_file="$1/to" '
         function slurp(file,    line, text) { text = ""; while ((getline line < file) > 0) text = text line; close(file); return text }
         BEGIN { anchor = slurp(in_file); from = slurp(from_file); to = slurp(to_file) }
         index($0, anchor) && !done { armed = 60 }
         armed > 0 && !done && (at = index($0, from)) { $0 = substr($0, 1, at - 1) to substr($0, at + length(from)); done = 1 }
         { armed--; print }
-        END { exit !done }' devstream.h >"$1/devstream.h"
+        END { exit !done }' "$header" >"$1/$header"
 }
 
 one() { # FOLDER: writes its line of the table to FOLDER/result
     local dir=$1 by test part status caught=""
     local title; title=$(cat "$dir/title")
+    cp devstream.h devstream_cpu.h devstream.c "$dir"
     if ! mutate "$dir"; then printf 'STALE     %s\n' "$title" >"$dir/result"; return; fi
-    cp devstream_cpu.h devstream.c "$dir"
     if ! $cc -O1 -std=c11 -w -DDEVSTREAM_CUDA -I"$dir" -I"$CUDA_HOME/include" -c "$dir/devstream.c" -o "$dir/devstream.o" 2>"$dir/log"; then
         printf 'BROKEN    %s: %s\n' "$title" "$(head -n 1 "$dir/log")" >"$dir/result"; return
     fi
@@ -42,9 +44,13 @@ one() { # FOLDER: writes its line of the table to FOLDER/result
     $cc "$dir/devstream.o" "$built"/tests/conformance/*.o "$built"/tests/support/*.o "$built"/standin/*.o -o "$dir/suite" -lcmocka -pthread -ldl -lm || return
     read -r test part <"$dir/by" || true
     # The tests that are named, then the others.
-    for run in "$test $part" "fault " "suite "; do
+    local others="fault suite" driver
+    [ "$test" = cpu ] && others=cpu
+    for run in "$test $part" $others; do
         read -r test part <<<"$run"
-        DS_TEST_DRIVER=cuda DS_TEST_TIMEOUT=20 DEVSTREAM_CPU_DEVICES=2 DS_TEST_LOG= DS_TEST_PLUGIN="$PWD/$built/plugin.so" \
+        driver=cuda
+        [ "$test" = cpu ] && { driver=cpu; test=suite; }
+        DS_TEST_DRIVER=$driver DS_TEST_TIMEOUT=20 DEVSTREAM_CPU_DEVICES=2 DS_TEST_LOG= DS_TEST_PLUGIN="$PWD/$built/plugin.so" \
             timeout 300 "$dir/$test" $part >"$dir/out" 2>&1
         status=$?
         [ $status -eq 0 ] && continue
