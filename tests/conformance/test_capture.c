@@ -874,11 +874,16 @@ static void test_copies_between_devices_are_captured(void **state) {
     ds_stream s = made(0);
     ok(ds_device_can_access_peer(harness_device(0), harness_device(1), &reach));
     in[3] = 33;
+    ds_device zero = harness_device(0), one = harness_device(1);
     BEGIN(&c, s, DS_CAPTURE_GLOBAL);
     ok(ds_copy(a, in, 32, s));
-    ok(ds_copy_peer(b, harness_device(1), a, harness_device(0), 32, s));
-    ok(ds_copy(out, b, 32, s));
+    ok(ds_copy_peer(b, one, a, zero, 32, s));
+    ds_graph_node second = last_node(s);
+    ok(ds_copy(out, b, 32, s)); /* neither end is on the stream's device */
+    ds_graph_node third = last_node(s);
     ds_graph g = end(&c);
+    assert_int_equal(node_count(g), 3);
+    assert_true(has_edge(g, second, third));
     assert_true(out[3] == 0);
     launch(g, s, 1);
     assert_true(out[3] == 33);
@@ -2570,7 +2575,41 @@ static void test_shutdown_ends_the_captures_that_are_open(void **state) {
 /* Lines that are not here: peers 71 (no libraries of others are wrapped); 75 (a loader's threads) is
    test_other_threads_may_allocate_during_captures_that_are_not_global; 76, torch 75 77 to 79 are the allocator's. */
 
+/* On the CUDA driver the stand-in alone would be asked. */
+static void test_a_legacy_stream_that_is_first_asked_for_during_a_capture_knows_of_it(void **state) {
+    cap c = { 0 };
+    (void)state;
+    harness_restart(NULL);
+    ds_stream s = ordered(0);
+    BEGIN(&c, s, DS_CAPTURE_RELAXED);
+    ds_stream legacy = legacy_of(0);
+    SPOILS(&c, ds_stream_query(legacy), DS_ERR_CAPTURE_IMPLICIT);
+    end_invalid(&c);
+    expect_usable(legacy);
+    ok(ds_stream_destroy(s));
+}
+
+static void test_the_first_offending_call_is_the_one_that_is_named(void **state) {
+    cap older = { 0 }, newer = { 0 };
+    void *memory = NULL;
+    (void)state;
+    ds_stream s = made(0), t = made(0);
+    ds_device device = harness_device(0);
+    BEGIN(&older, s, DS_CAPTURE_GLOBAL);
+    BEGIN(&newer, t, DS_CAPTURE_GLOBAL);
+    SPOILS(&older, ds_stream_query(s), DS_ERR_CAPTURE_UNSUPPORTED);
+    SPOILS(&newer, ds_alloc(device, 64, &memory), DS_ERR_CAPTURE_UNSUPPORTED); /* the other one makes it unsafe, too */
+    assert_null(memory);
+    refused(ds_stream_synchronize(s), DS_ERR_CAPTURE_INVALIDATED);
+    end_invalid(&older);
+    end_invalid(&newer);
+    ok(ds_stream_destroy(s));
+    ok(ds_stream_destroy(t));
+}
+
 const struct CMUnitTest tests_capture[] = {
+    DS_TEST(test_the_first_offending_call_is_the_one_that_is_named, "capture"),
+    DS_TEST(test_a_legacy_stream_that_is_first_asked_for_during_a_capture_knows_of_it, "peers b.4 P10"),
     DS_TEST(test_a_stream_captures_from_begin_to_end_and_no_other_does, "peers 62 b.4, torch 70"),
     DS_TEST(test_info_tells_what_is_known_of_a_capture, "peers b.4"),
     DS_TEST(test_the_legacy_stream_cannot_capture, "peers b.4, torch 73"),

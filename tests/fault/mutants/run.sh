@@ -37,12 +37,14 @@ one() { # FOLDER: writes its line of the table to FOLDER/result
     local title; title=$(cat "$dir/title")
     cp devstream.h devstream_cpu.h devstream.c "$dir"
     if ! mutate "$dir"; then printf 'STALE     %s\n' "$title" >"$dir/result"; return; fi
-    if ! $cc -O1 -std=c11 -w -DDEVSTREAM_CUDA -I"$dir" -I"$CUDA_HOME/include" -c "$dir/devstream.c" -o "$dir/devstream.o" 2>"$dir/log"; then
+    read -r test part <"$dir/by" || true
+    local cuda="-DDEVSTREAM_CUDA -I$CUDA_HOME/include" standin="$built/standin/*.o"
+    [ "$test" = cpu ] && cuda='' standin=''
+    if ! $cc -O1 -std=c11 -w $cuda -I"$dir" -c "$dir/devstream.c" -o "$dir/devstream.o" 2>"$dir/log"; then
         printf 'BROKEN    %s: %s\n' "$title" "$(head -n 1 "$dir/log")" >"$dir/result"; return
     fi
-    $cc "$dir/devstream.o" "$built"/fault/objects/test_cuda.o "$built"/standin/*.o -o "$dir/fault" -lcmocka -pthread -ldl -lm || return
-    $cc "$dir/devstream.o" "$built"/tests/conformance/*.o "$built"/tests/support/*.o "$built"/standin/*.o -o "$dir/suite" -lcmocka -pthread -ldl -lm || return
-    read -r test part <"$dir/by" || true
+    $cc "$dir/devstream.o" "$built"/tests/conformance/*.o "$built"/tests/support/*.o $standin -o "$dir/suite" -lcmocka -pthread -ldl -lm || return
+    [ "$test" = cpu ] || $cc "$dir/devstream.o" "$built"/fault/objects/test_cuda.o $standin -o "$dir/fault" -lcmocka -pthread -ldl -lm || return
     # The tests that are named, then the others.
     local others="fault suite" driver
     [ "$test" = cpu ] && others=cpu
