@@ -6,7 +6,7 @@
 
 #define GROUPS(X) \
     X(devices) X(streams) X(current) X(events) X(copies) X(host_functions) X(kernels) X(failure) X(lifecycle) X(cpu_named) X(cuda) \
-    X(random) X(capture) X(graphs) X(capture_matrix)
+    X(random) X(capture) X(graphs) X(graph_random) X(capture_matrix)
 #define DECLARE(name) extern const struct CMUnitTest tests_##name[]; extern const size_t tests_##name##_count;
 GROUPS(DECLARE)
 

@@ -2575,7 +2575,38 @@ static void test_shutdown_ends_the_captures_that_are_open(void **state) {
 /* Lines that are not here: peers 71 (no libraries of others are wrapped); 75 (a loader's threads) is
    test_other_threads_may_allocate_during_captures_that_are_not_global; 76, torch 75 77 to 79 are the allocator's. */
 
-/* On the CUDA driver the stand-in alone would be asked. */
+static void test_each_launch_records_its_events_anew(void **state) {
+    cap c = { 0 };
+    gate g = { 0 };
+    uint64_t *h = word(1);
+    ds_graph_exec x;
+    (void)state;
+    ds_event e = event_of(0);
+    ds_stream s = made(0), t = made(0);
+    BEGIN(&c, s, DS_CAPTURE_THREAD_LOCAL);
+    fold(s, h, 2);
+    ok(ds_event_record_external(e, s));
+    ds_graph graph = end(&c);
+    ok(ds_graph_instantiate(graph, NULL, &x));
+    ok(ds_graph_launch(x, s));
+    ok(ds_event_synchronize(e));
+    gate_close(s, &g);
+    ok(ds_graph_launch(x, s));
+    assert_int_equal(ds_event_query(e), DS_NOT_READY); /* the record of the first launch does not count any more */
+    ok(ds_stream_wait_event(t, e));
+    fold(t, h, 3);
+    assert_int_equal(ds_stream_query(t), DS_NOT_READY);
+    gate_open(&g);
+    ok(ds_stream_synchronize(t));
+    ok(ds_event_query(e));
+    assert_true(*h == fold_host(fold_host(fold_host(1, 2), 2), 3));
+    ok(ds_graph_exec_destroy(x));
+    ok(ds_graph_destroy(graph));
+    ok(ds_event_destroy(e));
+    ok(ds_stream_destroy(s));
+    ok(ds_stream_destroy(t));
+}
+
 static void test_a_legacy_stream_that_is_first_asked_for_during_a_capture_knows_of_it(void **state) {
     cap c = { 0 };
     (void)state;
@@ -2609,6 +2640,7 @@ static void test_the_first_offending_call_is_the_one_that_is_named(void **state)
 
 const struct CMUnitTest tests_capture[] = {
     DS_TEST(test_the_first_offending_call_is_the_one_that_is_named, "capture"),
+    DS_TEST(test_each_launch_records_its_events_anew, "peers b.3"),
     DS_TEST(test_a_legacy_stream_that_is_first_asked_for_during_a_capture_knows_of_it, "peers b.4 P10"),
     DS_TEST(test_a_stream_captures_from_begin_to_end_and_no_other_does, "peers 62 b.4, torch 70"),
     DS_TEST(test_info_tells_what_is_known_of_a_capture, "peers b.4"),

@@ -46,7 +46,9 @@ static ds_graph_node add(ds_graph g, ds_node_desc desc, const ds_graph_node *aft
 }
 
 static ds_graph_node add_after(ds_graph g, ds_node_desc desc, ds_graph_node after) { return add(g, desc, &after, after.id != 0); }
-static ds_graph_node add_fold(ds_graph g, uint64_t *h, uint64_t n, ds_graph_node after) { return add_after(g, fold_node(h, n), after); }
+static ds_graph_node add_fold(ds_graph g, uint64_t *h, uint64_t n, ds_graph_node after) {
+    return add_after(g, fold_node(h, n), after);
+}
 static ds_graph_node add_gate(ds_graph g, gate *closed, ds_graph_node after) { return add_after(g, gate_node(closed), after); }
 
 static ds_node_desc copy_node(void *dst, const void *src, size_t size) {
@@ -54,7 +56,8 @@ static ds_node_desc copy_node(void *dst, const void *src, size_t size) {
 }
 
 static ds_node_desc fill_node(void *ptr, uint32_t value, size_t value_size, size_t count) {
-    return (ds_node_desc){ .kind = DS_NODE_FILL, .u.fill = { .ptr = ptr, .value = value, .value_size = value_size, .width = count } };
+    return (ds_node_desc){ .kind = DS_NODE_FILL,
+                           .u.fill = { .ptr = ptr, .value = value, .value_size = value_size, .width = count } };
 }
 
 static ds_node_desc host_node(ds_host_fn fn, void *user, ds_host_fn dtor_fn) {
@@ -468,7 +471,8 @@ static void test_nodes_that_make_no_sense_are_refused_and_nothing_is_added(void 
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         ds_graph_node n = { 7 };
         ds_result r = ds_graph_add(g, &bad[i].desc, NULL, 0, &n);
-        if (r != bad[i].result) fail_msg("%s: %s, not %s: %s", bad[i].what, ds_result_name(r), ds_result_name(bad[i].result), ds_last_error());
+        if (r != bad[i].result)
+            fail_msg("%s: %s, not %s: %s", bad[i].what, ds_result_name(r), ds_result_name(bad[i].result), ds_last_error());
         harness_sentence(ds_last_error(), bad[i].what);
         assert_int_equal(n.id, 0);
         assert_int_equal(node_count(g), 1);
@@ -1002,7 +1006,8 @@ static void test_executables_are_made_with_sensible_flags_only(void **state) {
     assert_int_equal(x.id, 0);
     refused(ds_graph_instantiate(g, &(ds_graph_exec_desc){ .flags = 16 }, &x), DS_ERR_INVALID_VALUE);
     refused(ds_graph_instantiate(g, &(ds_graph_exec_desc){ .flags = DS_GRAPH_UPLOAD }, &x), DS_ERR_INVALID_HANDLE);
-    refused(ds_graph_instantiate(g, &(ds_graph_exec_desc){ .flags = DS_GRAPH_UPLOAD, .upload_stream = gone }, &x), DS_ERR_INVALID_HANDLE);
+    ds_graph_exec_desc stale = { .flags = DS_GRAPH_UPLOAD, .upload_stream = gone };
+    refused(ds_graph_instantiate(g, &stale, &x), DS_ERR_INVALID_HANDLE);
     assert_int_equal(x.id, 0);
     ok(ds_graph_destroy(g));
     ok(ds_stream_destroy(s));
@@ -1073,7 +1078,8 @@ static void test_ready_nodes_run_by_their_priority_when_that_was_asked_for(void 
     next = 0;
     for (int i = 0; i < N; i++) {
         rank_args a = { &next, &place[i] };
-        add_after(g, (ds_node_desc){ .kind = DS_NODE_KERNEL, .priority = -(i * 5 % 6), .u.kernel = { rank, 1, NULL, &a, sizeof a } }, root);
+        ds_node_desc desc = { .kind = DS_NODE_KERNEL, .priority = -(i * 5 % 6), .u.kernel = { rank, 1, NULL, &a, sizeof a } };
+        add_after(g, desc, root);
     }
     ds_graph_exec x = exec_with(g, DS_GRAPH_USE_NODE_PRIORITY);
     ok(ds_graph_launch(x, s));
@@ -1090,6 +1096,91 @@ static void test_ready_nodes_run_by_their_priority_when_that_was_asked_for(void 
     ok(ds_kernel_destroy(rank));
     ok(ds_stream_destroy(s));
     harness_restart(NULL);
+}
+
+/* ---- events ---- */
+
+static void test_the_time_between_two_records_of_a_launch_is_measured(void **state) {
+    gate held = { 0 };
+    double ms = 0, again = 0;
+    (void)state;
+    ds_event start = event_of(DS_EVENT_TIMING), stop = event_of(DS_EVENT_TIMING);
+    ds_stream s = made(0);
+    ds_graph g = graph_on(0);
+    ds_graph_node n = add(g, event_node(DS_NODE_EVENT_RECORD, start), NULL, 0);
+    add_after(g, event_node(DS_NODE_EVENT_RECORD, stop), add_gate(g, &held, n));
+    ds_graph_exec x = exec_of(g);
+    ok(ds_graph_launch(x, s));
+    ok(ds_event_synchronize(start));
+    assert_int_equal(ds_event_query(stop), DS_NOT_READY);
+    assert_int_equal(ds_event_elapsed_ms(start, stop, &ms), DS_NOT_READY);
+    gate_wait_entered(&held);
+    for (uint64_t begun = now_ns(); now_ns() - begun < 5000000;) harness_nap();
+    gate_open(&held);
+    ok(ds_stream_synchronize(s));
+    ok(ds_event_elapsed_ms(start, stop, &ms));
+    assert_true(ms >= 4 && ms < 10000);
+    run(x, s);
+    ok(ds_event_elapsed_ms(start, stop, &again)); /* of the latest launch */
+    assert_true(again >= 0 && again != ms);
+    ok(ds_graph_exec_destroy(x));
+    ok(ds_graph_destroy(g));
+    ok(ds_event_destroy(start));
+    ok(ds_event_destroy(stop));
+    ok(ds_stream_destroy(s));
+}
+
+static void test_events_in_children_are_recorded_and_waited_for(void **state) {
+    gate held = { 0 };
+    uint64_t *h = word(1);
+    (void)state;
+    ds_event before = event_of(0), after = event_of(0);
+    ds_stream s = made(0), t = made(0);
+    ds_graph inner = graph_on(0), g = graph_on(0);
+    ds_graph_node n = add_fold(inner, h, 2, add(inner, event_node(DS_NODE_EVENT_WAIT, before), NULL, 0));
+    add_after(inner, event_node(DS_NODE_EVENT_RECORD, after), n);
+    add(g, child_node(inner), NULL, 0);
+    ds_graph_exec x = exec_of(g);
+    gate_close(t, &held);
+    fold(t, h, 3);
+    ok(ds_event_record(before, t));
+    ok(ds_graph_launch(x, s));
+    assert_int_equal(ds_event_query(after), DS_NOT_READY);
+    gate_open(&held);
+    ok(ds_event_synchronize(after));
+    assert_true(*h == fold_host(fold_host(1, 3), 2));
+    ok(ds_stream_synchronize(s));
+    ok(ds_stream_synchronize(t));
+    ok(ds_graph_exec_destroy(x));
+    ok(ds_graph_destroy(inner));
+    ok(ds_graph_destroy(g));
+    ok(ds_event_destroy(before));
+    ok(ds_event_destroy(after));
+    ok(ds_stream_destroy(s));
+    ok(ds_stream_destroy(t));
+}
+
+static void test_a_node_records_an_event_on_the_events_device_only(void **state) {
+    (void)state;
+    two_devices();
+    ds_event e = event_of(0);
+    ds_stream s = made(0), t = made(1);
+    ok(ds_event_record(e, t));
+    ok(ds_event_synchronize(e));
+    ds_graph g = graph_on(0);
+    ds_node_desc desc = event_node(DS_NODE_EVENT_RECORD, e);
+    refused(ds_graph_add(g, &desc, NULL, 0, NULL), DS_ERR_DEVICE_MISMATCH);
+    desc.device = harness_device(1);
+    add(g, desc, NULL, 0);
+    add(g, event_node(DS_NODE_EVENT_WAIT, e), NULL, 0); /* anywhere */
+    ds_graph_exec x = exec_of(g);
+    run(x, s);
+    ok(ds_event_query(e));
+    ok(ds_graph_exec_destroy(x));
+    ok(ds_graph_destroy(g));
+    ok(ds_event_destroy(e));
+    ok(ds_stream_destroy(s));
+    ok(ds_stream_destroy(t));
 }
 
 /* ---- children and clones ---- */
@@ -1466,7 +1557,8 @@ static void test_an_executable_is_updated_from_a_second_capture(void **state) {
 }
 
 /* The update is refused for this reason and, when node is given, names it; the executable still does the same. */
-static void expect_no_update(ds_graph_exec x, ds_graph g, ds_graph_update_reason reason, ds_graph_node node, int named, const char *what) {
+static void expect_no_update(ds_graph_exec x, ds_graph g, ds_graph_update_reason reason, ds_graph_node node, int named,
+                             const char *what) {
     ds_graph_update_info info;
     memset(&info, 7, sizeof info);
     ds_result r = ds_graph_exec_update(x, g, &info);
@@ -1522,6 +1614,28 @@ static void test_an_executable_stays_as_it_is_when_it_cannot_take_over_a_graph(v
     ok(ds_free(d));
     ok(ds_host_free(in));
     ok(ds_host_free(out));
+}
+
+static void test_an_executable_does_not_take_over_as_many_dependencies_on_other_nodes(void **state) {
+    uint64_t *h[3] = { word(1), word(1), word(1) };
+    ds_graph_node n[3];
+    (void)state;
+    ds_stream s = made(0);
+    ds_graph a = graph_on(0), b = graph_on(0);
+    n[0] = add_fold(a, h[0], 2, no_node);
+    n[1] = add_fold(a, h[1], 2, n[0]);
+    n[2] = add_fold(a, h[2], 2, n[0]);
+    ds_graph_exec x = exec_of(a);
+    n[0] = add_fold(b, h[0], 3, no_node);
+    n[1] = add_fold(b, h[1], 3, n[0]);
+    n[2] = add_fold(b, h[2], 3, n[1]);
+    expect_no_update(x, b, DS_GRAPH_UPDATE_TOPOLOGY_CHANGED, n[2], 1, "another dependency");
+    run(x, s);
+    for (int i = 0; i < 3; i++) assert_true(*h[i] == fold_host(1, 2));
+    ok(ds_graph_exec_destroy(x));
+    ok(ds_graph_destroy(a));
+    ok(ds_graph_destroy(b));
+    ok(ds_stream_destroy(s));
 }
 
 static void test_an_update_may_bring_another_kernel_and_other_sizes(void **state) {
@@ -2043,7 +2157,8 @@ static size_t occurrences(const char *text, const char *what) {
 }
 
 static void test_a_graph_is_drawn_plainly_and_with_details(void **state) {
-    static const unsigned flags[] = { DS_DOT_VERBOSE, DS_DOT_KERNEL, DS_DOT_COPY, DS_DOT_FILL, DS_DOT_HOST, DS_DOT_EVENT, DS_DOT_HANDLES };
+    static const unsigned flags[] = { DS_DOT_VERBOSE, DS_DOT_KERNEL, DS_DOT_COPY, DS_DOT_FILL, DS_DOT_HOST, DS_DOT_EVENT,
+                                      DS_DOT_HANDLES };
     static sheet plain, other;
     uint64_t *in = pinned(2), *d = device_words(0, 2);
     (void)state;
@@ -2376,8 +2491,8 @@ static ds_result little_program(void) {
     STEP(ds_stream_create(&(ds_stream_desc){ .device = here }, &a));
     STEP(ds_stream_create(&(ds_stream_desc){ .device = here }, &b));
     STEP(ds_event_create(0, "e", &e));
-    STEP(ds_kernel_create(&(ds_kernel_desc){ .name = "add", .cpu_fn = count_item, .args_size = sizeof(fold_args), .params = params,
-                                             .param_count = 2, .cuda = harness_cuda_form("add") }, &k));
+    STEP(ds_kernel_create(&(ds_kernel_desc){ .name = "add", .cpu_fn = count_item, .args_size = sizeof(fold_args),
+                                             .params = params, .param_count = 2, .cuda = harness_cuda_form("add") }, &k));
     STEP(ds_alloc(here, 4096, &dev));
     STEP(ds_host_alloc(4096, &pin));
     h = pin;
@@ -2500,7 +2615,8 @@ static void test_every_injected_fault_in_captures_and_graphs_is_a_result_and_lea
         char fault[40];
         b = (bank){ 0 };
         snprintf(fault, sizeof fault, "*:%d", n);
-        ok(ds_init(&(ds_init_desc){ .cpu = &cpu, .layers = "fault", .fault = fault, .allocator = { bank_alloc, bank_free, &b } }));
+        ok(ds_init(&(ds_init_desc){ .cpu = &cpu, .layers = "fault", .fault = fault,
+                                    .allocator = { bank_alloc, bank_free, &b } }));
         if (little_program() < 0) failures++;
         DS_IGNORE(ds_shutdown()); /* in case the fault hit the first one */
         expect_clean("fault", n, &b);
@@ -2543,6 +2659,9 @@ const struct CMUnitTest tests_graphs[] = {
     DS_TEST(test_executables_are_made_with_sensible_flags_only, "peers b.7"),
     DS_TEST(test_threads_may_launch_one_executable_and_others_at_once, "peers b.7"),
     DS_TEST_CPU(test_ready_nodes_run_by_their_priority_when_that_was_asked_for, "peers b.6 b.11"),
+    DS_TEST(test_the_time_between_two_records_of_a_launch_is_measured, "peers b.3 b.6"),
+    DS_TEST(test_events_in_children_are_recorded_and_waited_for, "peers b.3 b.6"),
+    DS_TEST(test_a_node_records_an_event_on_the_events_device_only, "peers b.3"),
     DS_TEST(test_a_child_is_a_copy_of_its_graph_as_it_was, "peers b.6"),
     DS_TEST(test_a_graph_may_have_a_copy_of_itself_as_a_child, "graphs"),
     DS_TEST(test_a_childs_branches_join_before_what_follows_it, "peers b.6"),
@@ -2555,6 +2674,7 @@ const struct CMUnitTest tests_graphs[] = {
     DS_TEST(test_an_executable_takes_over_a_changed_graph, "peers b.7 P18"),
     DS_TEST(test_an_executable_is_updated_from_a_second_capture, "peers b.7"),
     DS_TEST(test_an_executable_stays_as_it_is_when_it_cannot_take_over_a_graph, "peers b.7 P18"),
+    DS_TEST(test_an_executable_does_not_take_over_as_many_dependencies_on_other_nodes, "peers b.7"),
     DS_TEST(test_an_update_may_bring_another_kernel_and_other_sizes, "peers b.7"),
     DS_TEST(test_nodes_are_switched_off_and_on, "peers b.7"),
     DS_TEST(test_a_node_that_is_off_still_orders_those_around_it, "peers b.7"),
