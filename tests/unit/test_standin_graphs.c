@@ -77,6 +77,7 @@ static void *device_memory(size_t size) {
     void *p = NULL;
     OK(cudaMalloc(&p, size));
     OK(cudaMemset(p, 0, size));
+    OK(cudaDeviceSynchronize());
     return p;
 }
 
@@ -220,6 +221,12 @@ static void CUDART_CB count_call(void *unused) { (void)unused; atomic_fetch_add(
 static int calls_are(int wanted) {
     for (int i = 0; i < 1000 && atomic_load(&calls) != wanted; i++) pause_ms(1);
     return atomic_load(&calls) == wanted;
+}
+
+static atomic_int go;
+static void CUDART_CB wait_for_go(void *unused) {
+    (void)unused;
+    while (!atomic_load(&go)) pause_ms(1);
 }
 
 static cudaUserObject_t new_object(void) {
@@ -536,6 +543,10 @@ static void test_a_captured_event_means_nothing_when_its_capture_is_over(void) {
     CODE(cudaErrorCapturedEvent, cudaEventQuery(e));
     CODE(cudaErrorCapturedEvent, cudaEventSynchronize(e));
     CODE(cudaErrorCapturedEvent, cudaStreamWaitEvent(t, e, 0));
+    SAME(status(t), NONE);
+    begin(t);
+    CODE(cudaErrorCapturedEvent, cudaStreamWaitEvent(t, e, 0));
+    is_spoilt(t);
     OK(cudaEventRecord(e, s));
     OK(cudaStreamWaitEvent(t, e, 0));
     OK(cudaEventSynchronize(e));
@@ -986,6 +997,18 @@ static void test_edges_are_added_and_removed_once(void) {
     drop(g);
 }
 
+static void test_what_is_left_of_a_graph_without_a_node_keeps_its_edges(void) {
+    cudaGraph_t     g = new_graph();
+    cudaGraphNode_t gone = empty_node(g, NULL, 0), a = fold_node(g, d, 1, NULL, 0), b = fold_node(g, d, 2, &a, 1);
+    fold_node(g, d, 3, &b, 1);
+    OK(cudaGraphDestroyNode(gone));
+    cudaGraphExec_t x = executable(g);
+    run(x);
+    SAME(value_of(d), folded(3, (unsigned[]){1, 2, 3}));
+    OK(cudaGraphExecDestroy(x));
+    drop(g);
+}
+
 static void test_a_circle_has_no_executable(void) {
     cudaGraph_t     g = new_graph(), outer = new_graph();
     cudaGraphNode_t a = empty_node(g, NULL, 0), b = empty_node(g, &a, 1), child;
@@ -1099,6 +1122,12 @@ static void test_a_kernel_node_has_a_priority(void) {
     OK(cudaGraphKernelNodeSetParams(n, &k)); /* has no priority, so changes none */
     OK(cudaGraphKernelNodeGetAttribute(n, cudaLaunchAttributePriority, &value));
     SAME(value.priority, -1);
+    cudaGraphExec_t               x = NULL;
+    cudaGraphExecUpdateResultInfo info;
+    OK(cudaGraphInstantiateWithFlags(&x, g, cudaGraphInstantiateFlagUseNodePriority));
+    OK(cudaGraphExecKernelNodeSetParams(x, n, &k));
+    OK(cudaGraphExecUpdate(x, g, &info)); /* the priority is the same */
+    OK(cudaGraphExecDestroy(x));
     drop(g);
     OK(cudaStreamDestroy(urgent));
 }
@@ -1213,11 +1242,6 @@ static void test_a_launch_in_the_legacy_stream_takes_turns_with_blocking_streams
     OK(cudaStreamDestroy(blocking));
 }
 
-static atomic_int go;
-static void CUDART_CB wait_for_go(void *unused) {
-    (void)unused;
-    while (!atomic_load(&go)) pause_ms(1);
-}
 static void test_launches_of_one_executable_follow_each_other(void) {
     begin(s);
     OK(cudaLaunchHostFunc(s, wait_for_go, NULL));
@@ -1253,7 +1277,7 @@ static void test_a_launch_waits_for_the_one_before_it_also_when_it_has_other_wor
     OK(cudaGraphLaunch(x, t));
     pause_ms(20);
     CODE(cudaErrorNotReady, cudaStreamQuery(t));
-    *(volatile unsigned *)&h[1] = 1;
+    __atomic_store_n(&h[1], 1u, __ATOMIC_RELEASE); /* for the kernel */
     OK(cudaStreamSynchronize(t));
     OK(cudaStreamQuery(s));
     OK(cudaGraphExecDestroy(x));
@@ -1283,11 +1307,13 @@ static void test_event_nodes_act_as_of_the_launch(void) {
     fold_node(waits, d, 2, &n, 1);
     cudaGraphExec_t x = executable(records), y = executable(waits);
     OK(cudaEventQuery(e));
-    standin_hold(1);
+    OK(cudaLaunchHostFunc(s, wait_for_go, NULL));
     OK(cudaGraphLaunch(x, s));
     CODE(cudaErrorNotReady, cudaEventQuery(e));
     OK(cudaGraphLaunch(y, t));
-    standin_hold(0);
+    pause_ms(20);
+    CODE(cudaErrorNotReady, cudaStreamQuery(t));
+    atomic_store(&go, 1);
     OK(cudaStreamSynchronize(t));
     OK(cudaEventQuery(e));
     SAME(value_of(d), folded(2, (unsigned[]){1, 2}));
@@ -1450,13 +1476,15 @@ static void test_a_reference_that_is_not_the_callers_cannot_be_released(void) {
 
 /* ---- changing executables ---- */
 
-static void update(cudaGraphExec_t x, cudaGraph_t g, int result, cudaGraphNode_t at) {
+static void update_from(cudaGraphExec_t x, cudaGraph_t g, int result, cudaGraphNode_t at, cudaGraphNode_t from) {
     cudaGraphExecUpdateResultInfo info;
     memset(&info, 0x55, sizeof info);
     CODE(result ? (int)cudaErrorGraphExecUpdateFailure : 0, cudaGraphExecUpdate(x, g, &info));
     SAME(info.result, result);
     TRUE(info.errorNode == at);
+    TRUE(info.errorFromNode == from);
 }
+static void update(cudaGraphExec_t x, cudaGraph_t g, int result, cudaGraphNode_t at) { update_from(x, g, result, at, NULL); }
 
 static void test_an_executable_is_updated_from_a_graph_or_left_as_it_is(void) {
     cudaGraph_t     g = new_graph(), same_shape = new_graph(), longer = new_graph(), twisted = new_graph(), mixed = new_graph();
@@ -1490,23 +1518,101 @@ static void test_an_executable_is_updated_from_a_graph_or_left_as_it_is(void) {
     drop(g), drop(same_shape), drop(longer), drop(twisted), drop(mixed);
 }
 
-static void test_an_update_tells_edges_apart(void) {
-    cudaGraph_t     chain = new_graph(), star = new_graph(); /* with as many edges */
-    cudaGraphNode_t a = empty_node(chain, NULL, 0), b = empty_node(chain, &a, 1), last;
-    empty_node(chain, &b, 1);
-    a = empty_node(star, NULL, 0);
-    empty_node(star, &a, 1);
-    last = empty_node(star, &a, 1);
-    cudaGraphExec_t x = executable(chain);
-    update(x, star, cudaGraphExecUpdateErrorTopologyChanged, last);
+/* A graph of empty nodes: "ab" is an edge from node a to node b, in the order in which node b gets its edges. */
+static cudaGraph_t shape(size_t count, const char *edges, cudaGraphNode_t *nodes) {
+    cudaGraph_t g = new_graph();
+    for (size_t i = 0; i < count; i++) nodes[i] = empty_node(g, NULL, 0);
+    for (; *edges; edges += 3) OK(cudaGraphAddDependencies(g, &nodes[edges[0] - 'a'], &nodes[edges[1] - 'a'], NO_DATA 1));
+    return g;
+}
+/* The update from the one to the other fails at this node, because of the one before it. */
+static void topology(size_t count, const char *edges, const char *changed, char at, char from) {
+    cudaGraphNode_t nodes[8], others[8];
+    cudaGraph_t     g = shape(count, edges, nodes), other = shape(count, changed, others);
+    cudaGraphExec_t x = executable(g);
+    update_from(x, other, cudaGraphExecUpdateErrorTopologyChanged, others[at - 'a'], from ? others[from - 'a'] : NULL);
     OK(cudaGraphExecDestroy(x));
-    drop(chain), drop(star);
+    drop(g), drop(other);
+}
+static void test_an_update_tells_edges_apart(void) {
+    topology(3, "ab bc ", "ab ac ", 'c', 0);                        /* more sinks */
+    topology(3, "ab bc ", "ab bc ac ", 'c', 0);                     /* more edges */
+    topology(4, "ac bd ab ", "ac ad ba ", 'd', 'a');                /* a node that is paired already */
+    topology(5, "ab bc bd ce de ", "ab bc ad ce de ", 'd', 'a');    /* two paths that end in two nodes, not one */
+}
+
+/* Sinks are paired in the order in which they became sinks, other nodes along the edges: not in the order of their making. */
+static cudaGraph_t two_streams(int other_first, unsigned add, int last) {
+    begin(s);
+    fork_to(t, s);
+    for (int i = 0; i < 2; i++) {
+        if (i == other_first) OK(put_fold(d, 1 + add, s));
+        else OK(put_fold(d + 1, 2 + add, t));
+    }
+    join_from(s, t);
+    if (last) OK(put_fold(d + 2, 3 + add, s));
+    return end(s); /* the order in which sinks count is made here */
+}
+static void test_an_update_pairs_nodes_along_the_edges(void) {
+    cudaGraph_t     sinks = new_graph(), changed = new_graph();
+    cudaGraphNode_t a, b, first_sink, nodes[3];
+    cudaGraphExec_t x;
+    for (int last = 0; last < 2; last++) {
+        cudaGraph_t g = two_streams(0, 0, last), other = two_streams(1, 10, last);
+        size_t      n = 3;
+        x = executable(g);
+        OK(cudaGraphGetNodes(g, nodes, &n));
+        update(x, other, cudaGraphExecUpdateSuccess, NULL);
+        OK(cudaGraphNodeSetEnabled(x, nodes[1], 0)); /* that of d + 1 */
+        run(x);
+        SAME(value_of(d), last ? folded(2, (unsigned[]){11, 11}) : 11);
+        SAME(value_of(d + 1), 0);
+        SAME(value_of(d + 2), last ? 13 : 0);
+        OK(cudaGraphExecDestroy(x));
+        drop(g), drop(other);
+    }
+
+    empty_node(sinks, NULL, 0);
+    fold_node(sinks, d, 1, NULL, 0);
+    x = executable(sinks);
+    a = empty_node(changed, NULL, 0); /* the first, but it becomes a sink after the second */
+    b = empty_node(changed, &a, 1);
+    first_sink = fold_node(changed, d, 1, NULL, 0);
+    OK(cudaGraphDestroyNode(b));
+    update(x, changed, cudaGraphExecUpdateErrorNodeTypeChanged, first_sink);
+    OK(cudaGraphExecDestroy(x));
+    drop(sinks), drop(changed);
+}
+
+static void test_an_update_takes_the_graphs_user_objects_over(void) {
+    cudaGraph_t g = new_graph(), other = new_graph();
+    OK(cudaGraphRetainUserObject(g, new_object(), 1, cudaGraphUserObjectMove));
+    OK(cudaGraphRetainUserObject(other, new_object(), 1, cudaGraphUserObjectMove));
+    cudaGraphExec_t x = executable(g);
+    standin_hold(1);
+    OK(put_fold(d, 1, s));
+    OK(cudaGraphLaunch(x, s));
+    update(x, other, cudaGraphExecUpdateSuccess, NULL);
+    drop(g), drop(other);
+    pause_ms(20);
+    SAME(atomic_load(&calls), 0); /* the launch has the first, the executable the second */
+    standin_hold(0);
+    TRUE(calls_are(1));
+    OK(cudaGraphExecDestroy(x));
+    TRUE(calls_are(2));
 }
 
 static cudaGraph_t one_copy(void *dst, const void *src, size_t size) {
     cudaGraph_t     g = new_graph();
     cudaGraphNode_t n;
     OK(cudaGraphAddMemcpyNode1D(&n, g, NULL, 0, dst, src, size, cudaMemcpyDefault));
+    return g;
+}
+static cudaGraph_t rows_copy(void *dst, enum cudaMemcpyKind kind) {
+    struct cudaMemcpy3DParms p = {.srcPtr = {d, 8, 8, 2}, .dstPtr = {dst, 16, 16, 2}, .extent = {4, 2, 1}, .kind = kind};
+    cudaGraph_t              g = new_graph();
+    cudaGraphNode_t          n;
+    OK(cudaGraphAddMemcpyNode(&n, g, NULL, 0, &p));
     return g;
 }
 static cudaGraph_t one_fill(void *dst, unsigned element, size_t width, size_t height) {
@@ -1549,6 +1655,9 @@ static void test_an_update_says_what_it_cannot_take_over(void) {
     OK(cudaDeviceEnablePeerAccess(1, 0));
     judge(one_copy(h, d, 8), one_copy(h + 2, d + 2, 16), FINE, 0);
     judge(one_copy(h, d, 8), one_copy(d, h, 8), PARAMETERS, 0);
+    judge(rows_copy(h, cudaMemcpyDefault), rows_copy(h, cudaMemcpyDefault), FINE, 0);
+    judge(rows_copy(h, cudaMemcpyDefault), rows_copy(h + 1, cudaMemcpyDefault), PARAMETERS, 0);
+    judge(rows_copy(h, cudaMemcpyDefault), rows_copy(h, cudaMemcpyDeviceToHost), PARAMETERS, 0);
     judge(one_copy(h, d, 8), one_copy(page, d, 8), PARAMETERS, 0);
     judge(one_copy(d, d + 8, 8), one_copy(d, far, 8), PARAMETERS, 0);
     judge(one_fill(d, 4, 4, 1), one_fill(d + 4, 4, 4, 1), FINE, 0);
@@ -2003,6 +2112,7 @@ static test tests[] = {
     ENDS(test_parameters_are_copied_when_a_node_is_made),
     ENDS(test_a_node_is_refused_when_something_is_wrong),
     ENDS(test_edges_are_added_and_removed_once),
+    ENDS(test_what_is_left_of_a_graph_without_a_node_keeps_its_edges),
     ENDS(test_a_circle_has_no_executable),
     ENDS(test_a_clone_is_a_graph_of_its_own),
     ENDS(test_a_child_graph_is_a_copy_that_runs_as_one_node),
@@ -2028,6 +2138,8 @@ static test tests[] = {
     ABORTS(test_a_reference_that_is_not_the_callers_cannot_be_released, "cudaUserObjectRelease:"),
     ENDS(test_an_executable_is_updated_from_a_graph_or_left_as_it_is),
     ENDS(test_an_update_tells_edges_apart),
+    ENDS(test_an_update_pairs_nodes_along_the_edges),
+    ENDS(test_an_update_takes_the_graphs_user_objects_over),
     ENDS(test_an_update_says_what_it_cannot_take_over),
     ENDS(test_an_update_goes_into_child_graphs),
     ENDS(test_a_node_of_an_executable_gets_other_parameters),

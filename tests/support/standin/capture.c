@@ -277,6 +277,7 @@ static int end(stream *s, cudaGraph_t *out) {
     if (c->mode != cudaStreamCaptureModeRelaxed && c->thread != si_me.number) return cudaErrorStreamCaptureWrongThread;
     int code = failed ? failed : c->invalid ? (int)cudaErrorStreamCaptureInvalidated
              : all_joined(c) ? 0 : (int)cudaErrorStreamCaptureUnjoined;
+    si_nodes_sink(&s->deps);
     close_capture(c);
     if (code) drop_graph(c);
     else if (c->own_graph) si_give_graph(c->graph, out);
@@ -354,6 +355,7 @@ cudaError_t si_stream_update_capture_dependencies(cudaStream_t handle, cudaGraph
     if (!code && !si_plain_edges(edge_data, count)) code = cudaErrorInvalidValue;
     if (!code) code = si_nodes_of(call, c->graph, dependencies, count, &deps);
     if (!code && flags == cudaStreamSetCaptureDependencies) {
+        si_nodes_sink(&s->deps);
         for (size_t i = 0; i < s->deps.count; i++) si_nodes_add(&c->excused, s->deps.at[i]);
         s->deps.count = 0;
     }

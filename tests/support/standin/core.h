@@ -358,6 +358,7 @@ graph *si_graph_of(const char *call, cudaGraph_t handle);
 void   si_graph_capturing(graph *g, int on);
 int    si_nodes_of(const char *call, const graph *g, const cudaGraphNode_t *handles, size_t count, nodes *out);
 cudaGraphNode_t si_node_handle(const node *n);
+void   si_nodes_sink(const nodes *all); /* they have become sinks, in this order */
 int    si_plain_edges(const void *edge_data, size_t count); /* no data that is not zero */
 int    si_nodes_add(nodes *to, node *n); /* 0: it is there already */
 void   si_nodes_set(nodes *to, const nodes *from);

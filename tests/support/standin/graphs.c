@@ -34,6 +34,7 @@ struct node {
     cudaGraphNode_t    handle; /* NULL: of an executable */
     graph             *graph;
     unsigned long long number, from; /* from: the number of the node that it was copied from */
+    unsigned long long sunk;         /* when it last became a sink, in numbers */
     size_t             index;        /* in the graph */
     nodes              deps;
     content            is;
@@ -136,6 +137,10 @@ int si_plain_edges(const void *edge_data, size_t count) {
 
 cudaGraphNode_t si_node_handle(const node *n) { return n->handle; }
 
+void si_nodes_sink(const nodes *all) {
+    for (size_t i = 0; i < all->count; i++) all->at[i]->sunk = next_number++;
+}
+
 static node *node_of(const char *call, cudaGraphNode_t handle) { return si_object_of(call, H_NODE, handle); }
 
 int si_nodes_of(const char *call, const graph *g, const cudaGraphNode_t *handles, size_t count, nodes *out) {
@@ -181,7 +186,7 @@ static void replace(node *n, const content *with) {
 
 static node *new_node(graph *g, const content *is, const nodes *deps, int clone) {
     node *n = si_allocate(sizeof *n);
-    n->graph = g, n->number = next_number++, n->is = *is;
+    n->graph = g, n->number = n->sunk = next_number++, n->is = *is;
     own(&n->is, n, !g->handle, clone);
     if (g->handle) n->handle = si_new_handle(H_NODE, n);
     if (deps) si_nodes_set(&n->deps, deps);
@@ -283,6 +288,13 @@ static void hold_object(graph *g, object *o, size_t refs) {
     h->refs += refs;
 }
 
+static void copy_objects(graph *to, const graph *from) {
+    for (size_t i = 0; i < from->object_count; i++) {
+        hold_object(to, from->objects[i].object, from->objects[i].refs);
+        from->objects[i].object->refs += from->objects[i].refs;
+    }
+}
+
 /* ---- graphs ---- */
 
 static graph *make_graph(int hidden) {
@@ -310,15 +322,12 @@ static graph *clone_graph(const graph *g, int hidden, int clone) {
     for (size_t i = 0; i < g->all.count; i++) {
         const node *n = g->all.at[i];
         node       *made = new_node(to, &n->is, NULL, clone);
-        made->from = n->number, made->disabled = n->disabled;
+        made->from = n->number, made->disabled = n->disabled, made->sunk = n->sunk;
     }
     for (size_t i = 0; i < g->all.count; i++)
         for (size_t j = 0; j < g->all.at[i]->deps.count; j++)
             si_nodes_add(&to->all.at[i]->deps, to->all.at[g->all.at[i]->deps.at[j]->index]);
-    for (size_t i = 0; i < g->object_count; i++) {
-        hold_object(to, g->objects[i].object, g->objects[i].refs);
-        g->objects[i].object->refs += g->objects[i].refs;
-    }
+    copy_objects(to, g);
     return to;
 }
 
@@ -535,7 +544,10 @@ static cudaError_t remove_dependencies(cudaGraph_t handle, const cudaGraphNode_t
     LOOK(cudaGraphRemoveDependencies);
     int code = check_edges(call, si_graph_of(call, handle), from, to, count, 1);
     if (!code && !si_plain_edges(edges, count)) code = cudaErrorInvalidValue;
-    for (size_t i = 0; !code && i < count; i++) nodes_remove(&node_of(call, to[i])->deps, node_of(call, from[i]));
+    for (size_t i = 0; !code && i < count; i++) {
+        nodes_remove(&node_of(call, to[i])->deps, node_of(call, from[i]));
+        node_of(call, from[i])->sunk = next_number++;
+    }
     return finish(code);
 }
 
@@ -591,6 +603,7 @@ cudaError_t cudaGraphDestroyNode(cudaGraphNode_t handle) {
     graph *g = n->graph;
     if (g->capturing) si_fail_test("cudaGraphDestroyNode: the graph is being captured into");
     nodes_remove(&g->all, n);
+    si_nodes_sink(&n->deps);
     for (size_t i = 0; i < g->all.count; i++) {
         g->all.at[i]->index = i;
         nodes_remove(&g->all.at[i]->deps, n);
@@ -1201,6 +1214,14 @@ static int is_flat(const transfer *t) { return t->of.height == 1 && t->of.depth 
 
 static int same_place(const place *a, const place *b) { return a->where == b->where && a->device == b->device; }
 
+static int same_side(const side *a, const side *b) {
+    return a->pointer == b->pointer && a->pitch == b->pitch && a->slice == b->slice;
+}
+static int same_copy(const transfer *a, const transfer *b) {
+    return same_side(&a->dst, &b->dst) && same_side(&a->src, &b->src) && a->of.width == b->of.width &&
+           a->of.height == b->of.height && a->of.depth == b->of.depth;
+}
+
 /* Whether a node of an executable may get this content: an answer of cudaGraphExecUpdate.  alone: by a function for one node. */
 static enum cudaGraphExecUpdateResult judge(const node *n, const content *to, unsigned long long flags, int alone) {
     const content *is = &n->is;
@@ -1214,7 +1235,8 @@ static enum cudaGraphExecUpdateResult judge(const node *n, const content *to, un
         return cudaGraphExecUpdateSuccess;
     case cudaGraphNodeTypeMemcpy:
         if (is->device != to->device || !same_place(&is->u.copy.to, &to->u.copy.to) ||
-            !same_place(&is->u.copy.from, &to->u.copy.from) || (alone && !(is_flat(&is->u.copy.t) && is_flat(&to->u.copy.t))))
+            !same_place(&is->u.copy.from, &to->u.copy.from) || is->u.copy.t.kind != to->u.copy.t.kind ||
+            (!(is_flat(&is->u.copy.t) && is_flat(&to->u.copy.t)) && (alone || !same_copy(&is->u.copy.t, &to->u.copy.t))))
             return cudaGraphExecUpdateErrorParametersChanged;
         return cudaGraphExecUpdateSuccess;
     case cudaGraphNodeTypeMemset: /* a row may change as far as it "maps onto the work resources already allocated" */
@@ -1229,56 +1251,108 @@ static enum cudaGraphExecUpdateResult judge(const node *n, const content *to, un
 
 typedef struct verdict { enum cudaGraphExecUpdateResult result; const node *at, *from; } verdict;
 
-static verdict judge_nodes(const graph *have, const graph *want, unsigned long long flags);
+static int by_sinking(const void *a, const void *b) {
+    const node *const *x = a, *const *y = b;
+    return (*x)->sunk < (*y)->sunk ? -1 : (*x)->sunk > (*y)->sunk;
+}
 
-static verdict judge_edges(const graph *have, const graph *want) {
+/* The nodes that no other depends on, in the order in which they came to be such. */
+static nodes sinks_of(const graph *g) {
+    nodes sinks = {NULL, 0, 0};
+    walks++;
+    for (size_t i = 0; i < g->all.count; i++)
+        for (size_t j = 0; j < g->all.at[i]->deps.count; j++) g->all.at[i]->deps.at[j]->mark = walks;
+    for (size_t i = 0; i < g->all.count; i++)
+        if (g->all.at[i]->mark != walks) visit(&sinks, g->all.at[i]);
+    if (sinks.count) qsort(sinks.at, sinks.count, sizeof *sinks.at, by_sinking);
+    return sinks;
+}
+
+/* to: by the index of a node in `have`, the one in `want` that it is paired with.  Sinks are paired in their order, other nodes
+   in the order of the edges that lead to them; `have` has no circles, so these are all. */
+static verdict pair(const graph *have, const graph *want, node **to) {
     verdict changed = {cudaGraphExecUpdateErrorTopologyChanged, NULL, NULL};
-    if (have->all.count != want->all.count) return changed;
-    for (size_t i = 0; i < have->all.count; i++) {
-        const nodes *a = &have->all.at[i]->deps, *b = &want->all.at[i]->deps;
-        changed.at = want->all.at[i];
-        if (a->count != b->count) return changed;
-        for (size_t j = 0; j < a->count; j++) {
-            changed.from = b->at[j];
-            if (a->at[j]->index != b->at[j]->index) return changed;
+    nodes   paired = sinks_of(have), others = sinks_of(want);
+    char   *taken = si_allocate(want->all.count);
+    int     same = have->all.count == want->all.count;
+    if (same && others.count > paired.count) changed.at = others.at[paired.count];
+    same = same && paired.count == others.count;
+    for (size_t i = 0; same && i < paired.count; i++) {
+        to[paired.at[i]->index] = others.at[i];
+        taken[others.at[i]->index] = 1;
+    }
+    for (size_t i = 0; same && i < paired.count; i++) {
+        const nodes *a = &paired.at[i]->deps, *b = &to[paired.at[i]->index]->deps;
+        changed.at = to[paired.at[i]->index];
+        same = a->count == b->count;
+        for (size_t j = 0; same && j < a->count; j++) {
+            node **at = &to[a->at[j]->index];
+            if (!*at && !taken[b->at[j]->index]) {
+                *at = b->at[j];
+                taken[b->at[j]->index] = 1;
+                paired.at = si_grown(paired.at, paired.count, &paired.capacity, sizeof *paired.at);
+                paired.at[paired.count++] = a->at[j];
+            }
+            same = *at == b->at[j];
+            if (!same) changed.from = b->at[j];
         }
-        changed.from = NULL;
     }
-    return (verdict){cudaGraphExecUpdateSuccess, NULL, NULL};
+    si_nodes_free(&paired);
+    si_nodes_free(&others);
+    free(taken);
+    return same ? (verdict){cudaGraphExecUpdateSuccess, NULL, NULL} : changed;
 }
 
-/* Nodes are paired in the order in which they were added. */
 static verdict judge_graph(const graph *have, const graph *want, unsigned long long flags) {
-    verdict v = judge_edges(have, want);
-    return v.result ? v : judge_nodes(have, want, flags);
-}
-
-static verdict judge_nodes(const graph *have, const graph *want, unsigned long long flags) {
-    verdict v = {cudaGraphExecUpdateSuccess, NULL, NULL};
+    node  **to = si_allocate(have->all.count * sizeof *to);
+    verdict v = pair(have, want, to);
     for (size_t i = 0; !v.result && i < have->all.count; i++) {
-        const node *n = have->all.at[i], *to = want->all.at[i];
-        v.result = judge(n, &to->is, flags, 0);
-        if (v.result) v.at = to;
-        else if (n->is.type == cudaGraphNodeTypeGraph) v = judge_graph(n->is.u.child, to->is.u.child, flags);
+        const node *n = have->all.at[i];
+        v.result = judge(n, &to[i]->is, flags, 0);
+        if (v.result) v.at = to[i];
+        else if (n->is.type == cudaGraphNodeTypeGraph) v = judge_graph(n->is.u.child, to[i]->is.u.child, flags);
     }
+    free(to);
     return v;
 }
 
-static void take_over(graph *have, const graph *want) {
-    for (size_t i = 0; i < have->all.count; i++) {
-        node *n = have->all.at[i];
-        if (n->is.type == cudaGraphNodeTypeGraph) take_over(n->is.u.child, want->all.at[i]->is.u.child);
-        else replace(n, &want->all.at[i]->is);
-    }
+/* What an executable held until now it holds until its launches are over. */
+static void hold_until_over(exec *x, holding *objects, size_t count) {
+    exec *held = si_allocate(sizeof *held);
+    op   *o = si_new_op(OP_MARK, NULL, x->tail ? x->tail->device : si_me.current);
+    held->refs = 1;
+    held->graph = make_graph(1);
+    held->graph->objects = objects, held->graph->object_count = count;
+    o->exec = held;
+    si_prepare(o);
+    si_depend(o, x->tail);
+    si_release(o);
 }
 
-/* User objects do not move: the documentation does not say that they would. */
+/* "the references in the new source graph are cloned and replace the references in the target graph" */
+static void take_over(exec *x, graph *have, const graph *want) {
+    node   **to = si_allocate(have->all.count * sizeof *to);
+    holding *before = have->objects;
+    size_t   count = have->object_count;
+    pair(have, want, to);
+    for (size_t i = 0; i < have->all.count; i++) {
+        node *n = have->all.at[i];
+        if (n->is.type == cudaGraphNodeTypeGraph) take_over(x, n->is.u.child, to[i]->is.u.child);
+        else replace(n, &to[i]->is);
+    }
+    free(to);
+    have->objects = NULL, have->object_count = have->object_capacity = 0;
+    copy_objects(have, want);
+    if (count) hold_until_over(x, before, count);
+    else free(before);
+}
+
 static int update(const char *call, cudaGraphExec_t exec_handle, cudaGraph_t handle, verdict *v) {
     exec  *x = si_object_of(call, H_EXEC, exec_handle);
     graph *g = si_graph_of(call, handle);
     *v = judge_graph(x->graph, g, x->flags);
     if (v->result) return cudaErrorGraphExecUpdateFailure;
-    take_over(x->graph, g);
+    take_over(x, x->graph, g);
     return 0;
 }
 
@@ -1342,7 +1416,7 @@ cudaError_t cudaGraphExecChildGraphNodeSetParams(cudaGraphExec_t x, cudaGraphNod
     node  *n = exec_node(call, x, handle, cudaGraphNodeTypeGraph);
     exec  *of = si_object_of(call, H_EXEC, x);
     if (!n || judge_graph(n->is.u.child, g, of->flags).result) return finish(cudaErrorInvalidValue);
-    take_over(n->is.u.child, g);
+    take_over(of, n->is.u.child, g);
     return finish(0);
 }
 

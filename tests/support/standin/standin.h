@@ -8,8 +8,8 @@
 
    Streams capture, graphs are built, changed and launched as documented.  What CUDA leaves open there: an error that a call in
    a capturing stream meets invalidates the capture, unless it is about the call's own arguments; an event that was last
-   recorded in a capture cannot be used when that is over; an update of an executable pairs nodes in the order in which they
-   were added, lets a fill grow no further than it was when instantiated, and moves no user objects.
+   recorded in a capture cannot be used when that is over; an update of an executable lets a fill grow no further than it was
+   when instantiated.
 
    Read once, at the first call into it:
      STANDIN_DEVICES         number of devices, 1 to 16 (4)
