@@ -1638,6 +1638,30 @@ static void test_an_executable_does_not_take_over_as_many_dependencies_on_other_
     ok(ds_stream_destroy(s));
 }
 
+static void test_an_executable_that_goes_by_priorities_keeps_them(void **state) {
+    uint64_t *h = word(1);
+    (void)state;
+    ds_stream s = made(0);
+    ds_graph g[2] = { graph_on(0), graph_on(0) };
+    ds_graph_node n[2];
+    for (int i = 0; i < 2; i++) {
+        ds_node_desc desc = fold_node(h, (uint64_t)i + 2);
+        desc.priority = -i;
+        n[i] = add(g[i], desc, NULL, 0);
+    }
+    ds_graph_exec plain = exec_of(g[0]), x = exec_with(g[0], DS_GRAPH_USE_NODE_PRIORITY);
+    expect_no_update(x, g[1], DS_GRAPH_UPDATE_ATTRIBUTES_CHANGED, n[1], 1, "another priority");
+    run(x, s);
+    assert_true(*h == fold_host(1, 2));
+    ok(ds_graph_exec_update(plain, g[1], NULL));
+    run(plain, s);
+    assert_true(*h == fold_host(fold_host(1, 2), 3));
+    ok(ds_graph_exec_destroy(plain));
+    ok(ds_graph_exec_destroy(x));
+    for (int i = 0; i < 2; i++) ok(ds_graph_destroy(g[i]));
+    ok(ds_stream_destroy(s));
+}
+
 static void test_an_update_may_bring_another_kernel_and_other_sizes(void **state) {
     uint64_t *h = pinned(100), *d = device_words(0, 100);
     mix_args m = { h, 5 };
@@ -2675,6 +2699,7 @@ const struct CMUnitTest tests_graphs[] = {
     DS_TEST(test_an_executable_is_updated_from_a_second_capture, "peers b.7"),
     DS_TEST(test_an_executable_stays_as_it_is_when_it_cannot_take_over_a_graph, "peers b.7 P18"),
     DS_TEST(test_an_executable_does_not_take_over_as_many_dependencies_on_other_nodes, "peers b.7"),
+    DS_TEST(test_an_executable_that_goes_by_priorities_keeps_them, "peers b.7"),
     DS_TEST(test_an_update_may_bring_another_kernel_and_other_sizes, "peers b.7"),
     DS_TEST(test_nodes_are_switched_off_and_on, "peers b.7"),
     DS_TEST(test_a_node_that_is_off_still_orders_those_around_it, "peers b.7"),
