@@ -719,7 +719,8 @@ typedef struct ds_fill_node {
 typedef struct ds_host_node {
     ds_host_fn fn;      /**< runs at every launch */
     void *user;         /**< its argument */
-    ds_host_fn dtor_fn; /**< runs once with user when the last graph, executable or launch that has the node is gone; may be NULL */
+    ds_host_fn dtor_fn; /**< runs once with user when the last graph, executable or launch that has the node is gone; may be NULL. After
+                             ds_graph_exec_update CUDA may keep what was replaced until earlier launches are over */
 } ds_host_node;
 
 /** What a node does. */
@@ -733,7 +734,8 @@ typedef struct ds_node_desc {
         ds_copy_node copy;     /**< DS_NODE_COPY */
         ds_fill_node fill;     /**< DS_NODE_FILL */
         ds_host_node host;     /**< DS_NODE_HOST */
-        ds_event event;        /**< DS_NODE_EVENT_RECORD, DS_NODE_EVENT_WAIT; the graph keeps it alive */
+        ds_event event;        /**< DS_NODE_EVENT_RECORD, DS_NODE_EVENT_WAIT; the graph keeps it alive, and binds it to the device if it was
+                                    never recorded */
         ds_graph child;        /**< DS_NODE_CHILD; copied as it is now */
     } u;               /**< by kind */
 } ds_node_desc;
@@ -826,7 +828,7 @@ typedef enum ds_graph_update_reason {
     DS_GRAPH_UPDATE_PARAMETERS_CHANGED = 5, /**< a copy or fill of another kind of memory or device */
     DS_GRAPH_UPDATE_NOT_SUPPORTED = 6,      /**< something about the node */
     DS_GRAPH_UPDATE_UNSUPPORTED_FUNCTION_CHANGE = 7, /**< a kernel on another device */
-    DS_GRAPH_UPDATE_ATTRIBUTES_CHANGED = 8  /**< an attribute */
+    DS_GRAPH_UPDATE_ATTRIBUTES_CHANGED = 8  /**< an attribute: with DS_GRAPH_USE_NODE_PRIORITY a kernel's priority */
 } ds_graph_update_reason;
 /** What ds_graph_exec_update tells. */
 typedef struct ds_graph_update_info {
@@ -839,7 +841,7 @@ typedef struct ds_graph_update_info {
     still named by the graph from which the executable was made. */
 DSDEF DS_MUST_USE ds_result ds_graph_exec_update(ds_graph_exec exec, ds_graph graph, ds_graph_update_info *out);
 /** Changes what one node does in later launches; `node` is of the graph from which the executable was made. Neither the kind of the node
-    nor, of copies and fills, the kind of memory and its device may change. A child's graph must have the same nodes and dependencies. */
+    nor, of copies and fills, the kind of memory and its device may change; the priority stays. A child's graph must have the same nodes and dependencies. */
 DSDEF DS_MUST_USE ds_result ds_graph_exec_set_node(ds_graph_exec exec, ds_graph_node node, const ds_node_desc *desc);
 /** Switches a kernel, copy or fill node off (0) or on for later launches; one that is off is passed as if it were empty. */
 DSDEF DS_MUST_USE ds_result ds_graph_exec_enable_node(ds_graph_exec exec, ds_graph_node node, int enabled);
@@ -860,7 +862,7 @@ DSDEF DS_MUST_USE ds_result ds_graph_exec_replace_pointers(ds_graph_exec exec, v
 
 /** Which calls of other kinds an open capture forbids; the numbers are CUDA's. Such calls are those that may wait for the device or
     touch the legacy stream: ds_alloc, ds_free, ds_host_alloc, ds_host_free, ds_host_register, ds_host_unregister,
-    ds_device_synchronize. */
+    ds_device_synchronize. (ds_device_synchronize and ds_device_reset of a device with a stream that captures are refused in every mode.) */
 typedef enum ds_capture_mode {
     DS_CAPTURE_GLOBAL = 0,       /**< in every thread whose own mode is global, as it is at first */
     DS_CAPTURE_THREAD_LOCAL = 1, /**< in the thread that began the capture */
@@ -3690,7 +3692,7 @@ typedef struct ds__cuda_exec {
     cudaGraph_t kept, now;           /* what it was made from, by whose nodes CUDA knows its nodes; what it does now. NULL: CUDA cannot copy the graph */
     cudaGraphNode_t *kept_node, *now_node;
     uint32_t count;
-    unsigned char *off;              /* by node */
+    unsigned char *off, *on;         /* by node: switched off; its device */
     ds__cuda_owns owns;
 } ds__cuda_exec;
 
@@ -4051,12 +4053,11 @@ static enum cudaGraphNodeType ds__cuda_type(const ds__node *n) {
     }
 }
 
-/* The device that is current while the node is made. */
-static int ds__cuda_node_device(const ds__node *n, int otherwise) {
-    int to = (int)(n->op.flags >> DS__OP_DST & 127u) - DS__AT_DEVICE, from = (int)(n->op.flags >> DS__OP_SRC & 127u) - DS__AT_DEVICE;
-    if (n->kind == DS_NODE_KERNEL) return n->device.index;
+/* The device of a node that is made by hand: of copies and fills one that has the memory. It is current while the node is made or set. */
+static int ds__cuda_node_device(const ds__node *n) {
+    int to = ds__place_of(&n->op, DS__OP_DST) - DS__AT_DEVICE, from = ds__place_of(&n->op, DS__OP_SRC) - DS__AT_DEVICE;
     if (n->kind == DS_NODE_COPY && from >= 0) return from;
-    return (n->kind == DS_NODE_COPY || n->kind == DS_NODE_FILL) && to >= 0 ? to : otherwise;
+    return (n->kind == DS_NODE_COPY || n->kind == DS_NODE_FILL) && to >= 0 ? to : n->device.index;
 }
 
 /* A launch as the parameters of a node point to it. */
@@ -4154,15 +4155,15 @@ static ds_result ds__cuda_set_priority(const ds__cuda_scope *scope, cudaGraphNod
 
 static ds_result ds__cuda_child_native(ds__body *child);
 
-/* Adds a native node of the picture's node; what it needs is kept under its index. otherwise: the graph's device. No scope is needed. */
-static ds_result ds__cuda_add(ds__cuda_graph *g, const ds__node *n, uint32_t index, int otherwise, const cudaGraphNode_t *after, size_t count, cudaGraphNode_t *out) {
+/* Adds a native node of the picture's node; what it needs is kept under its index. No scope is needed. */
+static ds_result ds__cuda_add(ds__cuda_graph *g, const ds__node *n, uint32_t index, const cudaGraphNode_t *after, size_t count, cudaGraphNode_t *out) {
     cudaGraph_t graph = g->graph;
     ds__cuda_scope scope;
     ds__object *task = NULL;
     if (n->kind == DS_NODE_NATIVE) return ds__fail(DS_ERR_UNSUPPORTED, "a node that others captured can only be copied with its graph");
     if (n->kind == DS_NODE_COPY && (ds__place_of(&n->op, DS__OP_DST) == DS__AT_OTHER || ds__place_of(&n->op, DS__OP_SRC) == DS__AT_OTHER)) return ds__fail(DS_ERR_CROSS_DRIVER, "a graph cannot copy between devices of different drivers");
     ds_result r = n->child ? ds__cuda_child_native(n->child) : DS_OK;
-    if (r == DS_OK) r = ds__cuda_enter(&scope, ds__cuda_node_device(n, otherwise));
+    if (r == DS_OK) r = ds__cuda_enter(&scope, n->device.index);
     if (r < 0) return r;
     struct cudaHostNodeParams host = { ds__cuda_host_node, NULL };
     struct cudaMemcpy3DParms copy;
@@ -4248,7 +4249,7 @@ static ds_result ds__cuda_build(const ds__body *b, uint32_t index, const ds__nod
         size_t count = 0;
         for (uint32_t k = 0; k < b->node[i]->dep_count; k++)
             if (b->node[i]->deps[k] < i) after[count++] = nodes[b->node[i]->deps[k]];
-        r = ds__cuda_add(g, fresh && i == index ? fresh : b->node[i], i, b->device.index, after, count, &nodes[i]);
+        r = ds__cuda_add(g, fresh && i == index ? fresh : b->node[i], i, after, count, &nodes[i]);
     }
     if (r == DS_OK) r = ds__cuda_enter(&scope, b->device.index);
     if (r < 0) { ds__cuda_graph_end(g, b->device.index); return r; }
@@ -4334,7 +4335,8 @@ static ds_result ds__cuda_graph_add_last(ds__body *b) {
     for (uint32_t i = 0; i < n->dep_count; i++) after[i] = ds__cuda_native(b->node[n->deps[i]]);
     ds_result r = ds__cuda_usable(b);
     if (r == DS_OK && g->capture) r = ds__cuda_read_before_last(b);
-    if (r == DS_OK) r = ds__cuda_add(g, n, b->count - 1, b->device.index, after, n->dep_count, &node);
+    n->device.index = ds__cuda_node_device(n);
+    if (r == DS_OK) r = ds__cuda_add(g, n, b->count - 1, after, n->dep_count, &node);
     n->native = node;
     ds__release(after);
     return r;
@@ -4396,13 +4398,14 @@ static ds_result ds__cuda_graph_clone(ds__body *from, ds__body *to) {
 /* Nothing to do: pictures keep it, and executables get what the picture has when they are made. */
 static ds_result ds__cuda_graph_attach(ds__body *b, ds__object *o) { (void)b; (void)o; return DS_OK; }
 
-/* Sets a native node of a graph, or with exec of an executable, which knows it by that node. task: of a host node. */
-static ds_result ds__cuda_set(const ds__node *n, int otherwise, cudaGraphExec_t exec, cudaGraphNode_t node, void *task) {
+/* Sets a native node of a graph, or with exec of an executable, which knows it by that node. device: the one on which the node was
+   made. task: of a host node. */
+static ds_result ds__cuda_set(const ds__node *n, int device, cudaGraphExec_t exec, cudaGraphNode_t node, void *task) {
     ds__cuda_scope scope;
     struct cudaHostNodeParams host = { ds__cuda_host_node, task };
     struct cudaMemcpy3DParms copy;
     struct cudaMemsetParams fill;
-    ds_result r = ds__cuda_enter(&scope, ds__cuda_node_device(n, otherwise));
+    ds_result r = ds__cuda_enter(&scope, device);
     if (r < 0) return r;
     switch (ds__cuda_type(n)) {
     case cudaGraphNodeTypeKernel: r = ds__cuda_put_kernel(&scope, n, NULL, exec, NULL, 0, &node); break;
@@ -4456,7 +4459,7 @@ static ds_result ds__cuda_set_child(const ds__cuda_scope *scope, cudaGraphNode_t
     ds_result r = DS__RT(*scope, cudaGraphChildGraphNodeGetGraph, (node, &inner));
     if (r == DS_OK) r = ds__cuda_get_nodes(scope, inner, &nodes, &count);
     if (r == DS_OK && count != child->count) r = ds__fail(DS_ERR_UNSUPPORTED, "the child has %u nodes, the one that is there %zu", (unsigned)child->count, count);
-    for (size_t i = 0; i < count && r == DS_OK; i++) r = ds__cuda_set_in_graph(scope, nodes[i], child->node[i], child->device.index, owns, tag);
+    for (size_t i = 0; i < count && r == DS_OK; i++) r = ds__cuda_set_in_graph(scope, nodes[i], child->node[i], child->node[i]->device.index, owns, tag);
     ds__release(nodes);
     return r;
 }
@@ -4469,7 +4472,7 @@ static int ds__cuda_has_unknown(const ds__body *b, int in_children) {
 
 /* CUDA cannot change everything of a node, and a new one in its place would be the last one of its graph, which matters for updates
    of executables. */
-static ds_result ds__cuda_graph_set_locked(ds__body *b, uint32_t index, const ds__node *fresh) {
+static ds_result ds__cuda_graph_set_locked(ds__body *b, uint32_t index, ds__node *fresh) {
     ds__cuda_graph *g = b->native;
     const ds__node *old = b->node[index];
     ds__cuda_owns owns = { NULL, 0, 0 };
@@ -4481,13 +4484,14 @@ static ds_result ds__cuda_graph_set_locked(ds__body *b, uint32_t index, const ds
         other |= fresh->device.index != old->device.index || !fresh->op.u.kernel.kernel->cuda.native_fn != !old->op.u.kernel.kernel->cuda.native_fn;
     if (other && (g->capture || ds__cuda_has_unknown(b, 0)))
         return ds__fail(DS_ERR_UNSUPPORTED, "CUDA cannot change the node so, and the graph cannot be made anew: %s", g->capture ? "a capture makes it" : "it has nodes that others captured");
+    fresh->device.index = other ? ds__cuda_node_device(fresh) : old->device.index; /* a captured one was made on its stream's */
     if (other) return ds__cuda_rebuild(b, index, fresh);
     if ((r = ds__cuda_enter(&scope, b->device.index)) < 0) return r;
     cudaGraphNode_t node = ds__cuda_native(old);
     int priority = fresh->kind == DS_NODE_KERNEL && fresh->priority != old->priority;
     if (priority) r = ds__cuda_set_priority(&scope, node, fresh->priority);
     if (r == DS_OK && !ds__cuda_own_room(&g->owns)) r = DS_ERR_OUT_OF_MEMORY;
-    if (r == DS_OK) r = ds__cuda_set_in_graph(&scope, node, fresh, b->device.index, &owns, index);
+    if (r == DS_OK) r = ds__cuda_set_in_graph(&scope, node, fresh, fresh->device.index, &owns, index);
     if (r < 0 && priority) DS_IGNORE(ds__cuda_set_priority(&scope, node, old->priority));
     if (r == DS_OK && owns.count) {
         ds__cuda_own_drop(&g->owns, index);
@@ -4500,7 +4504,7 @@ static ds_result ds__cuda_graph_set_locked(ds__body *b, uint32_t index, const ds
 }
 static ds_result ds__cuda_graph_set(ds__body *b, uint32_t index, const ds__node *fresh) {
     ds__cuda_lock();
-    ds_result r = ds__cuda_graph_set_locked(b, index, fresh);
+    ds_result r = ds__cuda_graph_set_locked(b, index, (ds__node *)(uintptr_t)fresh);
     ds__cuda_unlock();
     return r;
 }
@@ -4569,6 +4573,7 @@ static void ds__cuda_exec_end(ds__cuda_exec *x) {
     if (x->now_node != x->kept_node) ds__release(x->now_node);
     ds__release(x->kept_node);
     ds__release(x->off);
+    ds__release(x->on);
     ds__cuda_own_end(&x->owns);
     ds__release(x);
 }
@@ -4606,7 +4611,9 @@ static ds_result ds__cuda_graph_instantiate(ds__body *b, ds__body *copy, unsigne
     x->count = b->count;
     x->kept_node = x->now_node = ds__cuda_natives(b);
     x->off = ds__alloc(b->count + 1u);
-    if (!x->kept_node || !x->off || !ds__cuda_own_copy(&x->owns, &g->owns, DS__CUDA_NOWHERE) || !ds__cuda_own_attached(&x->owns, b, DS__CUDA_ATTACHED))
+    x->on = ds__alloc(b->count + 1u);
+    for (uint32_t i = 0; i < b->count && x->on; i++) x->on[i] = (unsigned char)b->node[i]->device.index;
+    if (!x->kept_node || !x->off || !x->on || !ds__cuda_own_copy(&x->owns, &g->owns, DS__CUDA_NOWHERE) || !ds__cuda_own_attached(&x->owns, b, DS__CUDA_ATTACHED))
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an executable of %u nodes", (unsigned)b->count);
     if (r == DS_OK) r = ds__cuda_instantiate(x, b, flags);
     if (r < 0) { ds__cuda_exec_end(x); return r; }
@@ -4700,7 +4707,7 @@ static ds_result ds__cuda_remake(ds__cuda_exec *x, uint32_t index, const ds__nod
     if (r == DS_OK) r = ds__cuda_clone(&scope, x->now, x->now_node, x->count, &graph, nodes);
     if (r == DS_OK && fresh) {
         ds__cuda_own_drop(&owns, index);
-        r = ds__cuda_set_in_graph(&scope, nodes[index], fresh, x->device, &owns, index);
+        r = ds__cuda_set_in_graph(&scope, nodes[index], fresh, x->on[index], &owns, index);
         if (r == DS_OK && fresh->child && !ds__cuda_own_attached(&owns, fresh->child, index)) r = DS_ERR_OUT_OF_MEMORY;
     }
     if (r == DS_OK && (!fresh || x->off[index] == 2)) {
@@ -4725,11 +4732,11 @@ static ds_result ds__cuda_exec_set(void *exec, uint32_t index, const ds__node *f
     remake |= (fresh->kind == DS_NODE_COPY && op->u.copy.height > 1) || (fresh->kind == DS_NODE_FILL && op->u.fill.height > 1); /* CUDA sets rows only so */
     if (remake) return ds__cuda_remake(x, index, fresh);
     if (!x->kept) return ds__fail(DS_ERR_UNSUPPORTED, "node %u cannot be set: CUDA cannot copy the graph, by whose nodes it would have to be named", (unsigned)index);
-    ds_result r = ds__cuda_set(fresh, x->device, x->exec, x->kept_node[index], NULL);
+    ds_result r = ds__cuda_set(fresh, x->on[index], x->exec, x->kept_node[index], NULL);
     if (r < 0) return r;
     char before[sizeof ds__tls.error];
     memcpy(before, ds__tls.error, sizeof before);
-    if (ds__cuda_set(fresh, x->device, NULL, x->now_node[index], NULL) < 0) { x->stale = 1; memcpy(ds__tls.error, before, sizeof before); }
+    if (ds__cuda_set(fresh, x->on[index], NULL, x->now_node[index], NULL) < 0) { x->stale = 1; memcpy(ds__tls.error, before, sizeof before); }
     return DS_OK;
 }
 
@@ -4956,6 +4963,15 @@ static ds_result ds__cuda_resolve(ds__op *op, unsigned at, const void *ptr) {
     return r;
 }
 
+static ds_result ds__cuda_set_after(const ds__cuda_scope *scope, const ds__cuda_stream *s, cudaGraphNode_t *after, size_t count, int set) {
+    unsigned flags = set ? cudaStreamSetCaptureDependencies : cudaStreamAddCaptureDependencies;
+#if CUDART_VERSION >= 13000
+    return DS__RT(*scope, cudaStreamUpdateCaptureDependencies, (s->handle, after, NULL, count, flags));
+#else
+    return DS__RT(*scope, cudaStreamUpdateCaptureDependencies, (s->handle, after, count, flags));
+#endif
+}
+
 static ds_result ds__cuda_capture_elsewhere(ds__cuda_scope *scope, ds__cuda_stream *s, ds__capture *c, int device, const ds__op *op,
                                             ds_result (*put)(ds__cuda_stream *s, const ds__op *op)) {
     ds__cuda_origin *o = c->origin;
@@ -4969,8 +4985,20 @@ static ds_result ds__cuda_capture_elsewhere(ds__cuda_scope *scope, ds__cuda_stre
     atomic_store(&t->capture, c->id);
     r = ds__cuda_wait_stream(t, s);
     if (r == DS_OK) r = put(t, op);
-    if (r == DS_OK) (void)ds__cuda_note(scope, t, c, op, NULL);
-    if (r == DS_OK) r = ds__cuda_wait_stream(s, t);
+    if (r < 0) return r;
+    uint32_t index = ds__cuda_note(scope, t, c, op, NULL);
+    if (index == UINT32_MAX) return ds__cuda_wait_stream(s, t);
+    cudaGraphNode_t last = ds__cuda_native(c->body->node[index]); /* it comes after all that the stream's next one would depend on */
+    return ds__cuda_set_after(scope, s, &last, 1, 1);
+}
+
+/* A copy between devices in the form that a node of it can be set in: CUDA does not update one form by another. */
+static ds_result ds__cuda_copy_between(ds__cuda_stream *s, const ds__op *op) {
+    ds__cuda_scope scope;
+    ds_result r = ds__cuda_on(&scope, s);
+    if (r < 0) return r;
+    r = ds__cuda_move(&scope, s->handle, op, DS__CUDA_ASK, DS__CUDA_ASK);
+    ds__cuda_leave(&scope);
     return r;
 }
 
@@ -4986,6 +5014,7 @@ static ds_result ds__cuda_capture_memory(ds__cuda_scope *scope, ds__cuda_stream 
     if (!ds__cuda_on_gpu(to) && !ds__cuda_on_gpu(from)) return ds__cuda_capture_host(scope, s, c, op);
     unsigned here = DS__AT_DEVICE + (unsigned)s->device;
     ds_result (*put)(ds__cuda_stream *s, const ds__op *op) = copy ? ds__cuda_copy_on : ds__cuda_fill;
+    if (copy && to >= DS__AT_DEVICE && from >= DS__AT_DEVICE && to != from) put = ds__cuda_copy_between;
     if (to != here && from != here) return ds__cuda_capture_elsewhere(scope, s, c, (int)((from >= DS__AT_DEVICE ? from : to) - DS__AT_DEVICE), op, put);
     r = put(s, op);
     if (r == DS_OK) (void)ds__cuda_note(scope, s, c, op, NULL);
@@ -5275,12 +5304,7 @@ static ds_result ds__cuda_update_after(const ds__cuda_scope *scope, const ds__cu
             r = ds__fail(DS_ERR_INVALID_VALUE, "node %zu does not belong to the graph that is being captured", i);
         else after[i] = ds__cuda_native(b->node[index]);
     }
-    unsigned flags = set ? cudaStreamSetCaptureDependencies : cudaStreamAddCaptureDependencies;
-#if CUDART_VERSION >= 13000
-    if (r == DS_OK) r = DS__RT(*scope, cudaStreamUpdateCaptureDependencies, (s->handle, after, NULL, count, flags));
-#else
-    if (r == DS_OK) r = DS__RT(*scope, cudaStreamUpdateCaptureDependencies, (s->handle, after, count, flags));
-#endif
+    if (r == DS_OK) r = ds__cuda_set_after(scope, s, after, count, set);
     ds__release(after);
     return r;
 }
@@ -8329,6 +8353,8 @@ static ds_result ds__exec_update(ds__exec *x, ds__graph *g, ds_graph_update_info
     char text[160] = "the graph";
     if (atomic_load(&g->capturing)) { out->reason = DS_GRAPH_UPDATE_ERROR; return ds__being_captured(g); }
     out->reason = ds__body_compare(x->body, g->body, &node);
+    for (uint32_t i = 0; out->reason == DS_GRAPH_UPDATE_SUCCESS && (x->flags & DS_GRAPH_USE_NODE_PRIORITY) && i < g->body->count; i++)
+        if (x->body->node[i]->kind == DS_NODE_KERNEL && x->body->node[i]->priority != g->body->node[i]->priority) { out->reason = DS_GRAPH_UPDATE_ATTRIBUTES_CHANGED; node = i; }
     ds_result r = DS_OK;
     if (out->reason == DS_GRAPH_UPDATE_SUCCESS) {
         ds__body *fresh = ds__body_copy(g->body, 0);
@@ -8376,6 +8402,7 @@ DSDEF ds_result (ds_graph_exec_update)(ds_graph_exec exec, ds_graph graph, ds_gr
 static ds_result ds__exec_put(ds__exec *x, uint32_t i, ds__node *fresh) {
     char text[160];
     ds_graph_update_reason reason = ds__node_compare(x->body->node[i], fresh);
+    fresh->priority = x->body->node[i]->priority;
     ds_result r = DS_OK;
     if (reason) r = ds__fail(DS_ERR_INVALID_VALUE, "%s of an executable cannot change so: %s", ds__node_print(x->body, i, text, sizeof text), ds__update_texts[reason]);
     else r = x->driver->exec_set(x->native, i, fresh);
