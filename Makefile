@@ -47,7 +47,7 @@ help:
 demo: $(B)/examples/demo ## build the demo and run it; FILE=... reads that file
 	@$(B)/examples/demo $(if $(FILE),'$(FILE)')
 
-examples: $(patsubst %.c,$(B)/%,$(wildcard examples/*.c)) ## build hello, demo and devices
+examples: $(patsubst %.c,$(B)/%,$(wildcard examples/*.c)) ## build hello, demo, devices and graph
 	@echo "built in $(B)/examples:" $(notdir $^)
 
 check: cmocka ## all tests with the default compiler

@@ -10,7 +10,7 @@
 #include <cuda_runtime_api.h>
 #include "bench.h"
 
-enum { BATCH = 64, ROUNDS = 301, BYTES = 4096 };
+enum { BATCH = 64, ROUNDS = 301, BYTES = 4096, CHAIN = 8 };
 
 /* Does nothing, of the three parameters that the launch below hands over. */
 static const char empty_ptx[] =
@@ -29,11 +29,13 @@ static struct {
     ds_stream s, s2;
     ds_event e;
     ds_kernel k;
+    ds_graph_exec x; /* CHAIN launches of the kernel */
     void *d, *d2, *pin;
     empty_args args;
     /* the bare side */
     cudaStream_t n, n2;
     cudaEvent_t ne;
+    cudaGraphExec_t nx;
     void *function, *params[3];
     launch_fn launch;
     query_fn query;
@@ -94,6 +96,27 @@ static void open_both(void) {
     w.params[2] = &w.args.f;
 }
 
+static ds_result put_chain(ds_stream s, void *unused) {
+    ds_result r = DS_OK;
+    (void)unused;
+    for (int i = 0; i < CHAIN && r >= 0; i++) r = ds_launch(w.k, 32, &w.args, sizeof w.args, s);
+    return r;
+}
+
+/* The same chain captured by both sides. */
+static void capture_both(void) {
+    ds_graph graph;
+    cudaGraph_t bare;
+    OK(ds_capture_function(w.s, put_chain, NULL, &graph));
+    OK(ds_graph_instantiate(graph, NULL, &w.x));
+    OK(ds_graph_destroy(graph));
+    CUDART(cudaStreamBeginCapture(w.n, cudaStreamCaptureModeThreadLocal));
+    for (int i = 0; i < CHAIN; i++) CUDART(w.launch(w.function, 1, 1, 1, 32, 1, 1, 0, w.n, w.params, NULL));
+    CUDART(cudaStreamEndCapture(w.n, &bare));
+    CUDART(cudaGraphInstantiateWithFlags(&w.nx, bare, 0));
+    CUDART(cudaGraphDestroy(bare));
+}
+
 static void settle(void) { CUDART(cudaStreamSynchronize(w.n)); CUDART(cudaStreamSynchronize(w.n2)); }
 
 /* X(what, the verb, the bare call) */
@@ -104,6 +127,7 @@ static void settle(void) { CUDART(cudaStreamSynchronize(w.n)); CUDART(cudaStream
     X("ds_fill, bytes / cudaMemsetAsync", ds_fill(w.d, 0, 1, BYTES, w.s), cudaMemsetAsync(w.d, 0, BYTES, w.n)) \
     X("ds_event_record / cudaEventRecord", ds_event_record(w.e, w.s), cudaEventRecord(w.ne, w.n)) \
     X("ds_stream_wait_event / cudaStreamWaitEvent", ds_stream_wait_event(w.s2, w.e), cudaStreamWaitEvent(w.n2, w.ne, 0)) \
+    X("ds_graph_launch, 8 kernels / cudaGraphLaunch", ds_graph_launch(w.x, w.s), cudaGraphLaunch(w.nx, w.n)) \
     X("ds_stream_query / cuStreamQuery", ds_stream_query(w.s), w.query(w.n)) \
     X("ds_stream_synchronize, idle / cudaStreamSynchronize", ds_stream_synchronize(w.s), cudaStreamSynchronize(w.n)) \
     X("ds_event_synchronize, reached / cudaEventSynchronize", ds_event_synchronize(w.e), cudaEventSynchronize(w.ne))
@@ -181,6 +205,7 @@ int main(int argc, char **argv) {
     double goal = standin ? 30 : 50;
     OK(ds_device_get_properties(ds_cuda(0), &p));
     open_both();
+    capture_both();
     printf("On %s; ns of CPU time per call, medians of %d rounds of %d calls, the two in turn.\n\n", standin ? "the stand-in for cudart, null mode" : p.name,
            ROUNDS, BATCH);
     printf("| verb / bare call | devstream | bare | own cost | at most %.0f |\n|---|---:|---:|---:|---:|\n", goal);

@@ -1,7 +1,9 @@
 /* peer_pocl.c - the peer PoCL: in-order OpenCL queues on the CPU. The operation is a native kernel (a C function), the
-   cheapest that OpenCL has; nothing is compiled. */
+   cheapest that OpenCL has; nothing is compiled. Argument graphs: the rows of graphs instead, enqueued one by one: the
+   command buffers of cl_khr_command_buffer take no native kernels. */
 #define CL_TARGET_OPENCL_VERSION 120
 #include "bench.h"
+#include "graphs.h"
 #include <CL/cl.h>
 
 #define Q_OPS (bench_quick() ? 30000 : 100000)
@@ -9,7 +11,7 @@
 #define Q_FORKS 3000
 #define Q_HOT 3000
 
-typedef struct args { uint64_t *h; const uint64_t *from; uint64_t n; } args;
+typedef struct args { uint64_t *h; const uint64_t *from; uint64_t n, turns; } args;
 
 static cl_command_queue queues[8];
 static cl_event last[8], pending[8][8]; /* last: the latest recorded; pending: what the queue's next operation waits for */
@@ -23,7 +25,8 @@ static void check(cl_int code, const char *what) {
 
 static void CL_CALLBACK native(void *user) {
     args *a = user;
-    if (a->from) bench_gather(a->h, a->from, a->n);
+    if (a->turns) *a->h = graph_work(a->n, a->turns);
+    else if (a->from) bench_gather(a->h, a->from, a->n);
     else bench_fold(a->h, a->n);
 }
 
@@ -44,8 +47,8 @@ static void put_op(unsigned q, args a) {
     if (last[q]) clReleaseEvent(last[q]);
     put(q, a, &last[q]);
 }
-static void q_fold(unsigned q, uint64_t *h, uint64_t n) { put_op(q, (args){h, NULL, n}); }
-static void q_gather(unsigned q, uint64_t *h, const uint64_t *from, uint64_t n) { put_op(q, (args){h, from, n}); }
+static void q_fold(unsigned q, uint64_t *h, uint64_t n) { put_op(q, (args){h, NULL, n, 0}); }
+static void q_gather(unsigned q, uint64_t *h, const uint64_t *from, uint64_t n) { put_op(q, (args){h, from, n, 0}); }
 static void q_record(unsigned q) { check(clFlush(queues[q]), "clFlush"); } /* OpenCL asks for it before another queue waits */
 static void q_wait(unsigned q, unsigned p) {
     check(clRetainEvent(last[p]), "clRetainEvent");
@@ -59,7 +62,37 @@ static void q_sync(unsigned q) {
 
 #include "queues.h"
 
-int main(void) {
+/* ---- rows of graphs ------------------------------------------------------------------------------------------------- */
+
+static double chain(void) { return q_queue(1, GRAPH_CHAIN); }
+
+static double branches(unsigned width) {
+    int right = 1;
+    q_reset();
+    double t = bench_now_ns();
+    for (unsigned i = 0; i < GRAPH_BRANCHES; i++) put(i % width, (args){Q_H(i), NULL, i, GRAPH_TURNS}, NULL);
+    for (unsigned i = 0; i < width; i++) check(clFlush(queues[i]), "clFlush"); /* all begin before the first wait */
+    for (unsigned i = 0; i < width; i++) q_sync(i);
+    t = bench_now_ns() - t;
+    for (unsigned i = 0; i < GRAPH_BRANCHES; i++) right &= *Q_H(i) == graph_work(i, GRAPH_TURNS);
+    return right ? t : NAN;
+}
+
+static void graphs(void) {
+    enum { SAMPLES = 41 };
+    double one[SAMPLES], all[SAMPLES];
+    BENCH_REPEAT("graph_chain", "pocl", 21, chain());
+    BENCH_REPEAT("graph_forkjoin", "pocl", 5, q_forkjoin(GRAPH_FORKS));
+    BENCH_REPEAT("graph_wait", "pocl", 5, q_wait_hot(500));
+    for (int i = 0; i < SAMPLES; i++) {
+        one[i] = branches(1);
+        all[i] = branches(GRAPH_BRANCHES);
+        if (isnan(one[i]) || isnan(all[i])) { bench_put("graph_branches", "pocl", NAN); return; }
+    }
+    bench_put("graph_branches", "pocl", bench_median(one, SAMPLES) / bench_median(all, SAMPLES));
+}
+
+int main(int argc, char **argv) {
     static _Alignas(64) uint64_t hashes[64];
     cl_platform_id platforms[16];
     cl_uint count = 0;
@@ -83,6 +116,7 @@ int main(void) {
         queues[i] = clCreateCommandQueue(context, device, 0, &code);
         check(code, "clCreateCommandQueue");
     }
-    q_run("pocl");
+    if (argc > 1 && !strcmp(argv[1], "graphs")) graphs();
+    else q_run("pocl");
     return bench_failed;
 }

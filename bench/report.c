@@ -1,21 +1,31 @@
 /* report.c - joins the results of all programs and passes by median; prints the tables and writes the report.
    report RESULTS FOLDER [REPORT.md]: FOLDER gets the data of the plots. Of an old REPORT.md what stands between the notes'
-   markers is kept. BENCH_MACHINE is the line about the machine. Exit 1 when a result was wrong or a program failed. */
+   markers is kept. report RESULTS: prints only the part about graphs. BENCH_MACHINE is the line about the machine. Exit 1 when a
+   result was wrong or a program failed. */
 #include "bench.h"
+#include "graphs.h"
 
-enum { DEVSTREAM, FIRST_PEER, LIMIT = FIRST_PEER + 4, FIRST_WAY, SOURCES = FIRST_WAY + 6, SAMPLES = 64 };
+/* PLAIN: the work of graphs without graphs. */
+enum { DEVSTREAM, FIRST_PEER, LIMIT = FIRST_PEER + 4, FIRST_WAY, PLAIN = FIRST_WAY + 6, SOURCES, SAMPLES = 64 };
+enum {
+#define GRAPH_COUNT_(id, plot, title, unit, meaning, goal, note) + 1
+    GRAPH_ROWS = BENCH_GRAPH_ROWS(GRAPH_COUNT_),
+#undef GRAPH_COUNT_
+    ROWS = BENCH_ROW_COUNT + GRAPH_ROWS /* the main table's, then these */
+};
 static const struct { const char *id, *title; } sources[SOURCES] = {
     {"devstream", "devstream"}, {"thread", "mutex+condvar"}, {"pocl", "PoCL"}, {"tbb", "oneTBB"}, {"gomp", "libgomp"},
     {"limit", "limit"}, {"libc 1", "libc, 1 thread"}, {"libc 2", "libc, 2"}, {"rep 1", "rep movsb, 1"}, {"rep 2", "rep movsb, 2"},
-    {"stream 1", "non-temporal, 1"}, {"stream 2", "non-temporal, 2"}};
-static const bench_row rows[BENCH_ROW_COUNT] = {
+    {"stream 1", "non-temporal, 1"}, {"stream 2", "non-temporal, 2"}, {"plain", "enqueued"}};
+static const bench_row rows[ROWS] = {
 #define BENCH_ROW_(id, plot, title, unit, meaning, goal, note) {#id, title, unit, note, goal, BENCH_##plot, BENCH_##meaning},
     BENCH_ROWS(BENCH_ROW_)
+    BENCH_GRAPH_ROWS(BENCH_ROW_)
 #undef BENCH_ROW_
 };
 
 typedef struct cell { double v[SAMPLES], median; int n, wrong; } cell;
-static cell cells[BENCH_ROW_COUNT][SOURCES];
+static cell cells[ROWS][SOURCES];
 static struct { char source[32], text[160]; } remarks[32]; /* sources that could not run, and why; each text once */
 static const char *gone[SOURCES]; /* what stands in its queue rows instead of a value */
 static int remark_count, failed;
@@ -36,8 +46,8 @@ static void take(const char *row, const char *source, const char *text) {
         snprintf(remarks[remark_count++].text, sizeof remarks->text, "%.159s", text);
         return;
     }
-    while (r < BENCH_ROW_COUNT && strcmp(rows[r].id, row)) r++;
-    if (r == BENCH_ROW_COUNT || s == SOURCES) { fprintf(stderr, "report: unknown row or source: %s %s\n", row, source); failed = 1; return; }
+    while (r < ROWS && strcmp(rows[r].id, row)) r++;
+    if (r == ROWS || s == SOURCES) { fprintf(stderr, "report: unknown row or source: %s %s\n", row, source); failed = 1; return; }
     cell *c = &cells[r][s];
     if (!strcmp(text, "WRONG")) c->wrong = failed = 1;
     else if (c->n < SAMPLES) c->v[c->n++] = strtod(text, NULL);
@@ -52,9 +62,9 @@ static void read_results(const char *path) {
         if (row && source && text) take(row, source, text);
     }
     fclose(f);
-    for (int r = 0; r < BENCH_ROW_COUNT; r++) {
+    for (int r = 0; r < ROWS; r++) {
         for (int s = 0; s < SOURCES; s++) cells[r][s].median = bench_median(cells[r][s].v, cells[r][s].n); /* sorts */
-        for (int s = FIRST_WAY; s < SOURCES; s++) { /* the limit of a copy is the best way to copy */
+        for (int s = FIRST_WAY; s < PLAIN; s++) { /* the limit of a copy is the best way to copy */
             cell *limit = &cells[r][LIMIT], *way = &cells[r][s];
             if (way->n && !(limit->n && limit->median >= way->median)) *limit = *way;
         }
@@ -82,7 +92,10 @@ static void value(char out[TEXT], int r, int s) {
     char low[TEXT], high[TEXT], middle[TEXT];
     if (c->wrong) { snprintf(out, TEXT, "WRONG"); return; }
     number(middle, c->median);
-    if (!c->n) { snprintf(out, TEXT, "%s", gone[s] && rows[r].plot == BENCH_QUEUE ? gone[s] : "-"); return; }
+    if (!c->n) {
+        snprintf(out, TEXT, "%s", gone[s] && (rows[r].plot == BENCH_QUEUE || rows[r].plot == BENCH_GRAPH) ? gone[s] : "-");
+        return;
+    }
     if (s != DEVSTREAM || c->n == 1) { snprintf(out, TEXT, "%s", middle); return; }
     number(low, c->v[0]);
     number(high, c->v[c->n - 1]);
@@ -130,17 +143,38 @@ static void main_table(FILE *f) {
     table(f, BENCH_ROW_COUNT + 1, 11, t);
 }
 
+static void graphs_table(FILE *f) {
+    static char t[GRAPH_ROWS + 1][12][TEXT];
+    static const char *const heads[] = {"row",   "goal",       "graph",  "enqueued", "PoCL",
+                                        "limit", "/ enqueued", "/ PoCL", "/ limit",  "goal met"};
+    enum { POCL = FIRST_PEER + 1 };
+    for (int c = 0; c < 10; c++) snprintf(t[0][c], TEXT, "%s", heads[c]);
+    for (int r = BENCH_ROW_COUNT; r < ROWS; r++) {
+        char (*line)[TEXT] = t[r - BENCH_ROW_COUNT + 1];
+        static const int columns[] = {DEVSTREAM, PLAIN, POCL, LIMIT};
+        const cell *c = &cells[r][DEVSTREAM];
+        double mine = c->n && !c->wrong ? c->median : NAN;
+        snprintf(line[0], TEXT, "%.44s, %.8s", rows[r].title, rows[r].unit);
+        if (rows[r].meaning == BENCH_MOST) number(line[1], rows[r].goal);
+        else snprintf(line[1], TEXT, "%.0f %% of limit", rows[r].goal * 100);
+        for (int i = 0; i < 4; i++) value(line[2 + i], r, columns[i]);
+        for (int i = 1; i < 4; i++) number(line[5 + i], cells[r][columns[i]].n ? mine / cells[r][columns[i]].median : NAN);
+        verdict(line[9], r);
+    }
+    table(f, GRAPH_ROWS + 1, 10, t);
+}
+
 static void ways_table(FILE *f) {
     static char t[BENCH_ROW_COUNT + 1][12][TEXT];
     int n = 1;
     snprintf(t[0][0], TEXT, "GB/s written");
     snprintf(t[0][1], TEXT, "devstream");
-    for (int s = FIRST_WAY; s < SOURCES; s++) snprintf(t[0][2 + s - FIRST_WAY], TEXT, "%s", sources[s].title);
+    for (int s = FIRST_WAY; s < PLAIN; s++) snprintf(t[0][2 + s - FIRST_WAY], TEXT, "%s", sources[s].title);
     for (int r = 0; r < BENCH_ROW_COUNT; r++) {
         if (rows[r].plot != BENCH_COPY) continue;
         snprintf(t[n][0], TEXT, "%s", rows[r].title);
         number(t[n][1], cells[r][DEVSTREAM].median);
-        for (int s = FIRST_WAY; s < SOURCES; s++) number(t[n][2 + s - FIRST_WAY], cells[r][s].median);
+        for (int s = FIRST_WAY; s < PLAIN; s++) number(t[n][2 + s - FIRST_WAY], cells[r][s].median);
         n++;
     }
     table(f, n, 8, t);
@@ -178,7 +212,7 @@ static void write_plot(const char *folder, const char *name, int plot, int first
     fclose(f);
 }
 
-/* A part of an old report between its markers, or an empty one: what is written by hand ("notes"), or by run.sh ("cuda"). */
+/* A part of an old report between its markers, or an empty one: what is written by hand ("notes"), or by run.sh ("cuda", "graphs"). */
 static char *read_part(const char *path, const char *name) {
     char *text = calloc(1, 1 << 20), *from = NULL, *to = NULL, open[40], close[40];
     FILE *f = fopen(path, "r");
@@ -193,8 +227,13 @@ static char *read_part(const char *path, const char *name) {
     return memmove(text, from, strlen(from) + 1);
 }
 
+static void write_row_notes(FILE *f, int from, int to) {
+    for (int r = from; r < to; r++)
+        if (rows[r].note) fprintf(f, "- **%s**: %s\n", rows[r].title, rows[r].note);
+}
+
 static void write_report(const char *path) {
-    char *notes = read_part(path, "notes"), *cuda = read_part(path, "cuda"), next[512];
+    char *notes = read_part(path, "notes"), *cuda = read_part(path, "cuda"), *graphs = read_part(path, "graphs"), next[512];
     const char *machine = getenv("BENCH_MACHINE");
     snprintf(next, sizeof next, "%.500s.new", path);
     FILE *f = fopen(next, "w");
@@ -210,24 +249,32 @@ static void write_report(const char *path) {
     fprintf(f, "\n![bars of the queue rows and of the copies](bench.svg)\n\n## Ways to copy\n\nAll on the same memory, in turn; for the "
                "fill: memset, rep stosb and non-temporal stores.\n\n");
     ways_table(f);
+    fprintf(f, "\n## Graphs\n\n%s\n", graphs);
     fprintf(f, "\n## What a call of cudart costs more through devstream\n\n%s\n", cuda);
     fprintf(f, "\n## Notes\n\n%s\n\n## What the rows measure\n\n", notes);
-    for (int r = 0; r < BENCH_ROW_COUNT; r++)
-        if (rows[r].note) fprintf(f, "- **%s**: %s\n", rows[r].title, rows[r].note);
+    write_row_notes(f, 0, BENCH_ROW_COUNT);
     free(notes);
     free(cuda);
+    free(graphs);
     if (fclose(f) || rename(next, path)) { perror(path); exit(2); }
 }
 
 int main(int argc, char **argv) {
-    if (argc < 3) { fprintf(stderr, "usage: %s RESULTS FOLDER [REPORT.md]\n", argv[0]); return 2; }
+    if (argc < 2) { fprintf(stderr, "usage: %s RESULTS [FOLDER [REPORT.md]]\n", argv[0]); return 2; }
     read_results(argv[1]);
+    if (argc == 2) {
+        graphs_table(stdout);
+        printf("\n");
+        write_remarks(stderr, "");
+        write_row_notes(stdout, BENCH_ROW_COUNT, ROWS);
+        return failed;
+    }
     main_table(stdout);
     printf("\n");
     ways_table(stdout);
     write_remarks(stdout, "");
     write_plot(argv[2], "queues.dat", BENCH_QUEUE, FIRST_PEER, LIMIT);
-    write_plot(argv[2], "copies.dat", BENCH_COPY, FIRST_WAY, SOURCES - 1);
+    write_plot(argv[2], "copies.dat", BENCH_COPY, FIRST_WAY, PLAIN - 1);
     if (argc > 3) write_report(argv[3]);
     return failed;
 }

@@ -1,31 +1,32 @@
 #!/usr/bin/env bash
 # run.sh - builds and runs the benchmarks, prints the table and writes docs/bench.md and docs/bench.svg; under 5 minutes.
 # run.sh cuda - only the CUDA driver's own cost, upon the stand-in for cudart, into docs/bench.md. (On a GPU: make check-gpu.)
+# run.sh graphs - only the rows about graphs, into docs/bench.md; half a minute.
 # run.sh quick - one short pass without the largest copies and the compile times, under 30 seconds, only printed. Set CC, CXX, CFLAGS as you like.
 # Exit 1 when a result was wrong or a program failed; a missed goal is not a failure, and an absent peer is printed.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
-cc=${CC:-cc} cxx=${CXX:-c++} flags=${CFLAGS:--O2} out=build/bench passes=3
+only=${1:-} cc=${CC:-cc} cxx=${CXX:-c++} flags=${CFLAGS:--O2} out=build/bench passes=3
 export CC=$cc BENCH_RESULTS=$out/results.tsv
 unset BENCH_QUICK
 warn="-Wall -Wextra -Wpedantic -Wshadow"
 warn_c="$warn -Wconversion -Wsign-conversion -Werror"
-case ${1:-} in
+case $only in
     quick) export BENCH_QUICK=1 passes=1 ;;
-    cuda | '') ;;
-    *) echo "usage: $0 [quick | cuda]" >&2; exit 2 ;;
+    cuda | graphs | '') ;;
+    *) echo "usage: $0 [quick | cuda | graphs]" >&2; exit 2 ;;
 esac
 read -r load _ </proc/loadavg
 [ "${load%.*}" -lt 1 ] || echo "the machine is busy (load $load): expect worse figures and wide ranges" >&2
 mkdir -p $out docs && : >$BENCH_RESULTS || exit 2
 
 remark() { printf '*\t%s\t%s\n' "$1" "$2" >>$BENCH_RESULTS; }
-programs=()
+programs=() # source, program and its argument
 # build SOURCE PROGRAM COMMAND...: adds the program to the list; a compiler's refusal is a failure that the report shows.
 build() {
     local source=$1 program=$2
     shift 2
-    if "$@" -o "$out/$program"; then programs+=("$source $program"); else remark "$source" "failed: $program does not build"; fi
+    if "$@" -o "$out/$program"; then programs+=("$source $program"); else remark "$source" "failed: $program does not build"; return 1; fi
 }
 # usable HEADER COMPILER [LIBRARY]: header and library are there
 usable() { printf '#include <%s>\nint main(void) { return 0; }\n' "$1" | $2 - -o $out/usable ${3:-} >/dev/null 2>&1; }
@@ -33,40 +34,56 @@ usable() { printf '#include <%s>\nint main(void) { return 0; }\n' "$1" | $2 - -o
 model=$(sed -n 's/^model name[[:space:]]*: //p' /proc/cpuinfo | head -n 1)
 export BENCH_MACHINE="$(nproc) processors ($(echo "${model:-$(uname -m)}" | tr -s ' ')), $(uname -sr), $($cc --version | head -n 1), flags \`$flags\`"
 
-# Prints a table, and puts it between its markers in docs/bench.md.
+# part NAME: standard input goes between the markers of that name in docs/bench.md.
+part() {
+    { echo "<!-- $1 -->"; cat; echo "<!-- /$1 -->"; } >$out/$1.part
+    awk -v part="$out/$1.part" -v first="<!-- $1 -->" -v last="<!-- /$1 -->" '
+        $0 == first { while ((getline line <part) > 0) print line; skip = 1 } !skip { print } $0 == last { skip = 0 }' docs/bench.md >$out/bench.md &&
+        cp $out/bench.md docs/bench.md
+}
+# Both print a table, and put it into docs/bench.md unless the pass is short.
+graphs() {
+    local status
+    $out/report $BENCH_RESULTS >$out/graphs.md
+    status=$?
+    cat $out/graphs.md
+    [ -n "${BENCH_QUICK:-}" ] || { echo "Machine: $BENCH_MACHINE."; echo; cat $out/graphs.md; } | part graphs
+    return $status
+}
 cuda() {
     if [ -z "${CUDA_HOME:-}" ]; then echo "the CUDA driver's own cost: not measured, no toolkit found (CUDA_HOME)"; return; fi
     $cc -std=gnu11 $flags $warn_c -DDEVSTREAM_CUDA -I. -Ibench -I"$CUDA_HOME/include" bench/cuda.c tests/support/standin/*.c -o $out/cuda -pthread -ldl -lm &&
         STANDIN_NULL=1 timeout 60 $out/cuda --standin >$out/cuda.md || { remark devstream "failed: bench/cuda.c"; return 1; }
     cat $out/cuda.md
-    [ -z "${BENCH_QUICK:-}" ] || return 0
-    { echo '<!-- cuda -->'; echo "Machine: $BENCH_MACHINE. **Nothing on this page was measured on a GPU**; what was is in docs/gpu. There the goal is 50 ns."
-      echo; cat $out/cuda.md; echo '<!-- /cuda -->'; } >$out/cuda.part
-    awk -v part=$out/cuda.part '/^<!-- cuda -->$/ { while ((getline line <part) > 0) print line; skip = 1 } !skip { print } /^<!-- \/cuda -->$/ { skip = 0 }' \
-        docs/bench.md >$out/bench.md && cp $out/bench.md docs/bench.md
+    [ -n "${BENCH_QUICK:-}" ] || { echo "Machine: $BENCH_MACHINE. **Nothing on this page was measured on a GPU**; what was is in docs/gpu. There the goal is 50 ns."
+      echo; cat $out/cuda.md; } | part cuda
 }
-if [ "${1:-}" = cuda ]; then cuda; exit; fi
+if [ "$only" = cuda ]; then cuda; exit; fi
 
 $cc $flags -c devstream.c -o $out/devstream.o || remark devstream "failed: devstream.c does not build"
-build devstream streams $cc -std=gnu11 $flags $warn_c bench/streams.c $out/devstream.o -pthread
-build thread peer_thread $cc -std=gnu11 $flags $warn_c bench/peer_thread.c -pthread
+main_programs() {
+    build devstream streams $cc -std=gnu11 $flags $warn_c bench/streams.c $out/devstream.o -pthread
+    build thread peer_thread $cc -std=gnu11 $flags $warn_c bench/peer_thread.c -pthread
+    if usable tbb/flow_graph.h "$cxx -std=c++17 -xc++" -ltbb; then
+        build tbb peer_tbb $cxx -std=c++17 $flags $warn -Werror bench/peer_tbb.cpp -ltbb
+    else
+        remark tbb "not installed: package libtbb-dev"
+    fi
+    if usable omp.h "$cc -fopenmp -xc"; then
+        build gomp peer_gomp $cc -std=gnu11 $flags $warn_c -fopenmp bench/peer_gomp.c
+    else
+        remark gomp "not installed: package libgomp1 with the compiler's OpenMP headers (libgcc-*-dev)"
+    fi
+    build limit limits $cc -std=gnu11 $flags $warn_c bench/limits.c -pthread
+    build devstream copies $cc -std=gnu11 $flags $warn_c bench/copies.c $out/devstream.o -pthread
+}
+[ "$only" = graphs ] || main_programs
 if usable CL/cl.h "$cc -xc" -lOpenCL; then
-    build pocl peer_pocl $cc -std=gnu11 $flags $warn_c bench/peer_pocl.c -lOpenCL
+    build pocl peer_pocl $cc -std=gnu11 $flags $warn_c bench/peer_pocl.c -lOpenCL && programs+=("pocl peer_pocl graphs")
 else
     remark pocl "not installed: packages opencl-headers, ocl-icd-opencl-dev, pocl-opencl-icd"
 fi
-if usable tbb/flow_graph.h "$cxx -std=c++17 -xc++" -ltbb; then
-    build tbb peer_tbb $cxx -std=c++17 $flags $warn -Werror bench/peer_tbb.cpp -ltbb
-else
-    remark tbb "not installed: package libtbb-dev"
-fi
-if usable omp.h "$cc -fopenmp -xc"; then
-    build gomp peer_gomp $cc -std=gnu11 $flags $warn_c -fopenmp bench/peer_gomp.c
-else
-    remark gomp "not installed: package libgomp1 with the compiler's OpenMP headers (libgcc-*-dev)"
-fi
-build limit limits $cc -std=gnu11 $flags $warn_c bench/limits.c -pthread
-build devstream copies $cc -std=gnu11 $flags $warn_c bench/copies.c $out/devstream.o -pthread
+build devstream graphs $cc -std=gnu11 $flags $warn_c bench/graphs.c $out/devstream.o -pthread && programs+=("limit graphs limits")
 $cc -std=gnu11 $flags $warn_c bench/report.c -o $out/report -lm || exit 2
 
 run() { # SOURCE PROGRAM [ARGUMENT]; a hang is a failure too
@@ -80,20 +97,24 @@ for ((pass = 1; pass <= passes; pass++)); do
         read -r source program <<<"$entry"
         if [ "$program" = streams ]; then
             for what in queues calls pending streams; do run "$source" streams $what; done
-        else
-            run "$source" "$program"
+        elif [ "$only" != graphs ] || [ "$program" != peer_pocl ]; then
+            run "$source" $program
         fi
     done
 done
+if [ "$only" = graphs ]; then echo "$BENCH_MACHINE"; graphs; exit; fi
 [ $passes = 1 ] || bench/compile.sh $out >>$BENCH_RESULTS || remark devstream "failed: compile.sh"
 
 echo "$BENCH_MACHINE"
 if [ $passes = 1 ]; then
     $out/report $BENCH_RESULTS $out
-    exit
+    status=$?
+    echo && graphs || status=1
+    exit $status
 fi
 $out/report $BENCH_RESULTS $out docs/bench.md
 status=$?
+echo && graphs || status=1
 cuda || status=1
 if command -v gnuplot >/dev/null; then
     gnuplot -e "folder='$out'; out='docs/bench.svg'" bench/plot.gp || status=1

@@ -1,4 +1,4 @@
-/* demo.cu - the kernels of examples/demo.c. Data begins at a multiple of 16 bytes; its size is any.
+/* demo.cu - the kernels of examples/demo.c and examples/graph.c. Data begins at a multiple of 16 bytes; its size is any.
 
    Items of histogram and checksum are blocks of BLOCK bytes. The threads of all blocks walk over them side by side, a vector
    of 16 bytes each at a time, so that any number of blocks does the work; what is left after the last whole vector goes to

@@ -1,5 +1,5 @@
 /* demo.h - what the demo's kernels compute: the arithmetic, once for the device (demo.cu) and for the CPU, and the CPU forms.
-   tools/kernels.sh copies the marked parts into examples/demo.c. */
+   tools/kernels.sh copies the marked parts into examples/demo.c and examples/graph.c. */
 #ifndef DEMO_H_INCLUDED
 #define DEMO_H_INCLUDED
 #include "device.h"
