@@ -161,7 +161,8 @@ struct ds__cpu_stream {
     _Atomic(ds__cpu_failure *) failure;
     _Atomic uint64_t failed_from;    /* numbers from here on failed */
     _Atomic int closing;             /* destroyed: recycle when drained */
-    int device, level, kind, had_failure;
+    int device, kind, had_failure;
+    _Atomic int level;               /* a lane's is that of each launch's stream */
     unsigned flags;
     int floating;                    /* unwrapped: nobody's */
     _Atomic int watch;               /* it captures; legacy stream: blocking streams of its device that capture */
@@ -174,7 +175,7 @@ struct ds__cpu_stream {
     _Atomic(ds__cpu_stream *) park_on;
     _Atomic uint64_t park_upto;
     _Atomic(ds__cpu_job *) job;
-    int queued;
+    int queued, queued_level;        /* in the list of ready streams of this level */
     _Atomic(ds__cpu_failure *) past; /* what failed before the last reset, and which numbers */
     _Atomic uint64_t past_from, past_upto;
     ds__cpu_stream *prev, *next;     /* ready list of a level, or list for host functions, or free list */
@@ -457,8 +458,9 @@ static void ds__cpu_wake_monitor(void) {
 
 /* The pool's lock is held; the stream's state is READY. */
 static void ds__cpu_link_ready(ds__cpu_stream *s) {
-    int level = s->level;
+    int level = atomic_load_explicit(&s->level, memory_order_relaxed);
     s->queued = 1;
+    s->queued_level = level;
     s->next = NULL;
     s->prev = ds__cpu.ready_tail[level];
     if (s->prev) s->prev->next = s; else ds__cpu.ready_head[level] = s;
@@ -468,7 +470,7 @@ static void ds__cpu_link_ready(ds__cpu_stream *s) {
 }
 
 static void ds__cpu_unlink_ready(ds__cpu_stream *s) {
-    int level = s->level;
+    int level = s->queued_level; /* who has emptied a lane may have listed it at the level of the launch before */
     s->queued = 0;
     if (s->prev) s->prev->next = s->next; else ds__cpu.ready_head[level] = s->next;
     if (s->next) s->next->prev = s->prev; else ds__cpu.ready_tail[level] = s->prev;
@@ -1042,7 +1044,7 @@ static int ds__cpu_run_first(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_strea
     uint32_t state = atomic_load(&on->state);
     uint32_t ready = atomic_load_explicit(&ds__cpu.ready_mask, memory_order_relaxed);
     int mine = 0;
-    if (ds__tls.nested >= DS__CPU_NESTED || ds__cpu.seed || (ready & ((1u << s->level) - 1))) return 0;
+    if (ds__tls.nested >= DS__CPU_NESTED || ds__cpu.seed || (ready & ((1u << atomic_load_explicit(&s->level, memory_order_relaxed)) - 1))) return 0;
     if (state == DS__CPU_POLLED) mine = atomic_compare_exchange_strong(&on->state, &state, DS__CPU_RUNNING);
     else if (state == DS__CPU_READY) mine = ds__cpu_take_ready(on);
     if (!mine) return 0;
@@ -1148,7 +1150,7 @@ static int ds__cpu_run_some(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto,
         /* more urgent streams at once, others after a batch; what this worker polls itself is looked at every batch */
         uint32_t ready = atomic_load_explicit(&ds__cpu.ready_mask, memory_order_relaxed);
         int batch = (count & (DS__CPU_BATCH - 1)) == 0;
-        if (DS__UNLIKELY(w && number < end && ((ready && ((ready & ((1u << s->level) - 1)) || batch || ds__cpu.seed)) ||
+        if (DS__UNLIKELY(w && number < end && ((ready && ((ready & ((1u << atomic_load_explicit(&s->level, memory_order_relaxed)) - 1)) || batch || ds__cpu.seed)) ||
                                                (batch && w->polled_count > 0)))) {
             result = DS__CPU_MORE;
             break;
@@ -2894,11 +2896,11 @@ static void ds__cpu_launch_start(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_l
         lane->launch = run;
         lane->head = run->plan->block[i];
         lane->head_at = 0;
-        if (!(x->flags & DS_GRAPH_USE_NODE_PRIORITY)) lane->level = s->level;
+        if (!(x->flags & DS_GRAPH_USE_NODE_PRIORITY)) atomic_store_explicit(&lane->level, atomic_load_explicit(&s->level, memory_order_relaxed), memory_order_relaxed);
         if (f) ds__cpu_fail_stream(lane, f, lane->lane_base + 1);
     }
     uint32_t ready = atomic_load_explicit(&ds__cpu.ready_mask, memory_order_relaxed);
-    int nest = ds__tls.nested < DS__CPU_NESTED && !ds__cpu.seed && !(ready & ((1u << s->level) - 1));
+    int nest = ds__tls.nested < DS__CPU_NESTED && !ds__cpu.seed && !(ready & ((1u << atomic_load_explicit(&s->level, memory_order_relaxed)) - 1));
     for (uint32_t i = 0; i < x->lanes; i++) {
         atomic_store(&x->lane[i]->submitted, ds__cpu_lane_end(x, i, run->ticket));
         if (i > 0 || !nest) ds__cpu_lane_start(x->lane[i], 1);
