@@ -772,7 +772,8 @@ DSDEF DS_MUST_USE ds_result ds_graph_get_node(ds_graph graph, ds_graph_node node
 /** Changes what a node does, not its kind; for executables made later, and ds_graph_exec_update. */
 DSDEF DS_MUST_USE ds_result ds_graph_set_node(ds_graph graph, ds_graph_node node, const ds_node_desc *desc);
 /** Hands the graph something to keep: dtor_fn(user) runs once, when the graph and all clones, executables and launches made from it
-    since are gone; on whichever thread that happens, and no function of devstream may be called there. Also when the call fails. */
+    since are gone; on whichever thread that happens, so it must not block, and no function of devstream may be called there. Also when
+    the call fails. */
 DSDEF DS_MUST_USE ds_result ds_graph_attach(ds_graph graph, void *user, ds_host_fn dtor_fn);
 
 /** What ds_graph_dot shows; the numbers are cudaGraphDebugDotFlags'. */
@@ -786,7 +787,7 @@ enum {
     DS_DOT_EVENT = 1 << 6,   /**< events */
     DS_DOT_HANDLES = 1 << 10 /**< numbers of the nodes and where they were made */
 };
-/** Takes a piece of text; not 0: stop, which makes the call fail with DS_ERR_SYSTEM. */
+/** Takes a piece of text; not 0: stop, which makes the call fail with DS_ERR_SYSTEM. May not call devstream. */
 typedef int (*ds_write_fn)(const char *text, size_t size, void *user);
 /** Writes the graph in Graphviz' language. */
 DSDEF DS_MUST_USE ds_result ds_graph_dot(ds_graph graph, unsigned flags, ds_write_fn write_fn, void *user);
@@ -1952,11 +1953,13 @@ static void ds__body_free(ds__body *b) {
     ds__release(b);
 }
 
-/* Appends the node, which then belongs to the body, with its dependencies. On failure the node is the caller's. */
+/* Appends the node, which then belongs to the body, with its dependencies, each once. On failure the node is the caller's. */
 static ds_result ds__body_append(ds__body *b, ds__node *n, const uint32_t *deps, size_t count) {
     if (b->count == UINT32_MAX - 1) return ds__fail(DS_ERR_OUT_OF_MEMORY, "the graph has too many nodes");
-    for (size_t i = 0; i < count; i++)
-        if (!ds__node_depend(n, deps[i])) return DS_ERR_OUT_OF_MEMORY;
+    if (count) { /* else it has those that it has */
+        if (!(n->deps = ds__copy_bytes(deps, count * sizeof *deps))) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
+        n->dep_count = n->dep_room = (uint32_t)count;
+    }
     if (!ds__room(&b->node, sizeof *b->node, b->count, &b->room)) return DS_ERR_OUT_OF_MEMORY;
     b->node[b->count++] = n;
     return DS_OK;
@@ -2068,7 +2071,7 @@ __attribute__((cold, noinline)) static ds_result ds__capture_fail(ds_result code
 }
 
 /* An open capture of the driver by its number; NULL: none. The lock is held. */
-static ds__capture *ds__capture_find(const ds__driver *driver, uint64_t id) {
+DS__SEAM static ds__capture *ds__capture_find(const ds__driver *driver, uint64_t id) {
     ds__capture *c = ds__g.captures;
     while (c && (c->id != id || c->driver->type != driver->type)) c = c->next;
     return c;
@@ -2098,7 +2101,7 @@ DS__SEAM static ds_result ds__capture_guard(const ds__driver *driver, const char
 }
 
 /* Gives a capture that has begun its number and enters it. The lock is held. */
-static void ds__capture_list(ds__capture *c) {
+DS__SEAM static void ds__capture_list(ds__capture *c) {
     c->id = ++ds__g.next_capture;
     c->status = DS_CAPTURE_ACTIVE;
     c->next = ds__g.captures;
@@ -2106,7 +2109,7 @@ static void ds__capture_list(ds__capture *c) {
     atomic_fetch_add(&ds__g.capture_count, 1);
 }
 /* Takes a capture out of the list. The lock is held. */
-static void ds__capture_unlist(ds__capture *c) {
+DS__SEAM static void ds__capture_unlist(ds__capture *c) {
     ds__capture **p = &ds__g.captures;
     while (*p && *p != c) p = &(*p)->next;
     if (*p) { *p = c->next; atomic_fetch_sub(&ds__g.capture_count, 1); }
@@ -2202,6 +2205,7 @@ typedef struct ds__cuda_stream {
     int priority;
     _Atomic uint64_t capture;        /* the number of the capture that it was last seen in */
     int owned, blocking;             /* the handle ends with this object; it is ordered with the legacy stream */
+    int given;                       /* the handle is the caller's again, and with it what it captures */
     uint64_t thread;                 /* a per-thread stream's */
     ds__lock lock;                   /* of `mark`, between its record and the wait for it */
     cudaEvent_t mark;                /* what other streams wait for; made when first needed */
@@ -2373,6 +2377,16 @@ static int ds__cuda_relax(const ds__cuda_scope *scope, enum cudaStreamCaptureMod
 static void ds__cuda_unrelax(const ds__cuda_scope *scope, int relaxed, enum cudaStreamCaptureMode mode) {
     cudaError_t code = relaxed ? cudaErrorUnknown : cudaSuccess;
     for (int tries = 0; tries < 3 && code != cudaSuccess; tries++) ds__cuda_ignore(scope, code = cudaThreadExchangeStreamCaptureMode(&mode));
+}
+
+/* Around queries, which CUDA counts among the calls that are not safe in an open capture, although they touch nothing of it: observed by
+   PyTorch's maintainers (pull requests 104487 and 104555 there). What belongs to a capture is refused in every mode. Captures that were not
+   begun here are not known. */
+static inline int ds__cuda_query_begin(const ds__cuda_scope *scope, enum cudaStreamCaptureMode *mode) {
+    return DS__UNLIKELY(ds__captures_open()) ? ds__cuda_relax(scope, mode) : 0;
+}
+static inline void ds__cuda_query_end(const ds__cuda_scope *scope, int relaxed, enum cudaStreamCaptureMode mode) {
+    if (DS__UNLIKELY(relaxed)) ds__cuda_unrelax(scope, relaxed, mode);
 }
 
 /* Gives the thread the context of its current device, which is the scope's: the driver's functions, unlike cudart's, do not do
@@ -2679,12 +2693,22 @@ static void ds__cuda_stage_drop(ds__cuda_stage *stage);
 static void ds__cuda_stop_capture(const ds__cuda_scope *scope, const ds__cuda_stream *s);
 static void ds__cuda_find_spoilt(const ds__cuda_scope *scope, const char *rule);
 
-/* owned: ends the native stream too. CUDA frees it when its work is done. */
+/* Whether another stream object has the handle. */
+static int ds__cuda_is_shared(const ds__cuda_stream *s) {
+    int found = 0;
+    ds__lock_take(&ds__cuda.lock);
+    for (const ds__cuda_stream *o = ds__cuda.streams; o; o = o->next) found |= o != s && o->handle == s->handle && o->device == s->device;
+    ds__lock_give(&ds__cuda.lock);
+    return found;
+}
+
+/* owned: ends the native stream too. CUDA frees it when its work is done. A handle that was borrowed may end at any time from here on, so
+   that nobody could ask any more for the captures that began on it: they are over. */
 static void ds__cuda_end_stream(ds__cuda_stream *s, int owned) {
     ds__cuda_scope scope;
     ds__cuda_unlist_stream(s); /* first, so that nobody finds the handle any more */
     ds__cuda_enter_or_not(&scope, s->device);
-    if (DS__UNLIKELY(owned && ds__captures_open())) ds__cuda_stop_capture(&scope, s);
+    if (DS__UNLIKELY(ds__captures_open()) && (owned || (s->kind == DS__STREAM_NEW && !s->given && !ds__cuda_is_shared(s)))) ds__cuda_stop_capture(&scope, s);
     if (s->mark) ds__cuda_ignore(&scope, cudaEventDestroy(s->mark));
     if (owned) ds__cuda_ignore(&scope, cudaStreamDestroy(s->handle));
     if (DS__UNLIKELY(owned && ds__captures_open())) ds__cuda_find_spoilt(&scope, "a stream that was forked into the capture was destroyed");
@@ -2702,7 +2726,10 @@ static void ds__cuda_stream_hide(void *stream) {
     s->owned = s->blocking = 0;
     ds__lock_give(&ds__cuda.lock);
 }
-static void ds__cuda_stream_unwrap(void *stream) { ds__cuda_stream_hide(stream); }
+static void ds__cuda_stream_unwrap(void *stream) {
+    ds__cuda_stream_hide(stream);
+    ((ds__cuda_stream *)stream)->given = 1;
+}
 
 /* Lists a wrapper; refuses a second owner. */
 static ds_result ds__cuda_list_wrapper(ds__cuda_stream *s) {
@@ -2764,34 +2791,47 @@ static int ds__cuda_with_legacy(const ds__cuda_stream *s, const ds__cuda_stream 
 
 static ds_result ds__cuda_legacy_query(const ds__cuda_stream *legacy) {
     ds__cuda_scope scope;
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     int code;
     ds_result r = ds__cuda_enter(&scope, legacy->device);
     if (r < 0) return r;
+    int relaxed = ds__cuda_query_begin(&scope, &mode);
     DS__DR_CODE(scope, code, cuStreamQuery, (legacy->handle));
     ds__lock_take(&ds__cuda.lock);
     for (const ds__cuda_stream *s = ds__cuda.streams; s && code == 0; s = s->next)
         if (ds__cuda_with_legacy(s, legacy)) DS__DR_CODE(scope, code, cuStreamQuery, (s->handle));
     ds__lock_give(&ds__cuda.lock);
+    ds__cuda_query_end(&scope, relaxed, mode);
     r = code == 0 ? DS_OK : code == DS__CUDA_NOT_READY ? DS_NOT_READY : ds__cuda_fail(&scope, "cuStreamQuery", code);
     ds__cuda_leave(&scope);
     return r;
 }
 
+/* Makes an event and records it. The sentence of a failure is the caller's to make, once it holds no lock of a stream or of their list
+   any more: one about captures takes the capture lock, under which others take those. *call: what failed. */
+static cudaError_t ds__cuda_mark(cudaEvent_t *event, cudaStream_t stream, const char **call) {
+    cudaError_t code = *event ? cudaSuccess : cudaEventCreateWithFlags(event, cudaEventDisableTiming);
+    *call = "cudaEventCreateWithFlags";
+    if (DS__UNLIKELY(code != cudaSuccess)) { *event = NULL; return code; }
+    *call = "cudaEventRecord";
+    return cudaEventRecord(*event, stream);
+}
+
 /* Puts an event on each blocking stream that has work; inside of a scope with the device current. */
 static ds_result ds__cuda_mark_busy(const ds__cuda_scope *scope, const ds__cuda_stream *legacy, cudaEvent_t *events, size_t room, size_t *out_count) {
-    ds_result r = DS_OK;
+    cudaError_t failed = cudaSuccess;
+    const char *call = "";
     ds__lock_take(&ds__cuda.lock);
-    for (const ds__cuda_stream *s = ds__cuda.streams; s && *out_count < room && r == DS_OK; s = s->next) {
+    for (const ds__cuda_stream *s = ds__cuda.streams; s && *out_count < room && failed == cudaSuccess; s = s->next) {
         int code;
         if (!ds__cuda_with_legacy(s, legacy)) continue;
         DS__DR_CODE(*scope, code, cuStreamQuery, (s->handle));
         if (code != DS__CUDA_NOT_READY) continue;
-        r = DS__RT(*scope, cudaEventCreateWithFlags, (&events[*out_count], cudaEventDisableTiming));
-        if (r < 0) break;
-        r = DS__RT(*scope, cudaEventRecord, (events[(*out_count)++], s->handle));
+        failed = ds__cuda_mark(&events[*out_count], s->handle, &call);
+        *out_count += events[*out_count] != NULL;
     }
     ds__lock_give(&ds__cuda.lock);
-    return r;
+    return ds__cuda_check(scope, failed, call);
 }
 
 static ds_result ds__cuda_legacy_synchronize(const ds__cuda_stream *legacy) {
@@ -2805,8 +2845,11 @@ static ds_result ds__cuda_legacy_synchronize(const ds__cuda_stream *legacy) {
     ds_result r = ds__cuda_enter(&scope, legacy->device);
     if (r < 0) { ds__release(events); return r; }
     int code; /* first: while a blocking stream captures this one is refused, and to ask that one would spoil the capture as well */
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    int relaxed = ds__cuda_query_begin(&scope, &mode);
     DS__DR_CODE(scope, code, cuStreamQuery, (legacy->handle));
     r = code == 0 || code == DS__CUDA_NOT_READY ? ds__cuda_mark_busy(&scope, legacy, events, room, &count) : ds__cuda_fail(&scope, "cuStreamQuery", code);
+    ds__cuda_query_end(&scope, relaxed, mode);
     if (r == DS_OK) r = DS__RT(scope, cudaStreamSynchronize, (legacy->handle));
     for (size_t i = 0; i < count; i++) {
         if (r == DS_OK) r = DS__RT(scope, cudaEventSynchronize, (events[i]));
@@ -2820,11 +2863,14 @@ static ds_result ds__cuda_legacy_synchronize(const ds__cuda_stream *legacy) {
 static ds_result ds__cuda_stream_query(void *stream) {
     ds__cuda_stream *s = stream;
     ds__cuda_scope scope;
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     int code;
     if (s->kind == DS__STREAM_LEGACY) return ds__cuda_legacy_query(s);
     ds_result r = ds__cuda_on(&scope, s);
     if (r < 0) return r;
+    int relaxed = ds__cuda_query_begin(&scope, &mode);
     DS__DR_CODE(scope, code, cuStreamQuery, (s->handle));
+    ds__cuda_query_end(&scope, relaxed, mode);
     r = DS__LIKELY(code == 0) ? DS_OK : code == DS__CUDA_NOT_READY ? DS_NOT_READY : ds__cuda_fail(&scope, "cuStreamQuery", code);
     ds__cuda_leave(&scope);
     return r;
@@ -2904,11 +2950,14 @@ static void ds__cuda_event_destroy(void *event) {
 static ds_result ds__cuda_event_query(void *event) {
     const ds__cuda_event *e = event;
     ds__cuda_scope scope;
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     int code;
     ds_result r = ds__cuda_enter(&scope, e->device);
     if (r < 0) return r;
     scope.capture = atomic_load_explicit(&e->capture, memory_order_relaxed);
+    int relaxed = ds__cuda_query_begin(&scope, &mode);
     DS__DR_CODE(scope, code, cuEventQuery, (e->event));
+    ds__cuda_query_end(&scope, relaxed, mode);
     r = DS__LIKELY(code == 0) ? DS_OK : code == DS__CUDA_NOT_READY ? DS_NOT_READY : ds__cuda_fail(&scope, "cuEventQuery", code);
     ds__cuda_leave(&scope);
     return r;
@@ -2929,11 +2978,14 @@ static ds_result ds__cuda_event_synchronize(void *event, uint64_t timeout_ns) {
 static ds_result ds__cuda_event_elapsed(void *start, void *end, double *out_ms) {
     const ds__cuda_event *a = start, *b = end;
     ds__cuda_scope scope;
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     float ms = 0;
     ds_result r = ds__cuda_enter(&scope, a->device);
     if (r < 0) return r;
     if (!(scope.capture = atomic_load_explicit(&a->capture, memory_order_relaxed))) scope.capture = atomic_load_explicit(&b->capture, memory_order_relaxed);
+    int relaxed = ds__cuda_query_begin(&scope, &mode);
     cudaError_t code = cudaEventElapsedTime(&ms, a->event, b->event);
+    ds__cuda_query_end(&scope, relaxed, mode);
     if (code == cudaErrorNotReady) { ds__cuda_ignore(&scope, code); r = DS_NOT_READY; } /* recorded again in this moment */
     else r = ds__cuda_check(&scope, code, "cudaEventElapsedTime");
     ds__cuda_leave(&scope);
@@ -3007,7 +3059,8 @@ static ds_result ds__cuda_host_in_capture(const ds__cuda_scope *scope, const ds_
 
 /* A host function, or a callback. blocks: of the library, and it touches pageable memory. A function that a stream captures runs more
    than once, and CUDA captures it in another form. */
-static ds_result ds__cuda_submit_host(const ds__cuda_stream *s, ds_host_fn fn, ds_callback_fn callback, void *user, ds_host_fn dtor_fn, uint64_t stream, int blocks) {
+static ds_result ds__cuda_submit_host(const ds__cuda_stream *s, ds_host_fn fn, ds_callback_fn callback, void *user, ds_host_fn dtor_fn, uint64_t stream,
+                                      int blocks) {
     ds__cuda_scope scope;
     int capturing = 0;
     ds__cuda_host *h = ds__alloc(sizeof *h);
@@ -3219,7 +3272,8 @@ static ds_result ds__cuda_submit_staged(ds__cuda_stream *s, const ds__op *op, in
     if (r < 0) { ds__release(w); return r; }
     int capturing = 0;
     r = ds__cuda_is_capturing(&scope, s, &capturing);
-    if (capturing) r = ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "a copy between a GPU and a device of the CPU driver cannot be captured; the capture goes on");
+    if (capturing)
+        r = ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "a copy between a GPU and a device of the CPU driver cannot be captured; the capture goes on");
     if (r < 0) { ds__cuda_leave(&scope); ds__release(w); return r; }
     pthread_mutex_lock(&s->staging);
     r = ds__cuda_stage_of(&scope, s);
@@ -3240,17 +3294,6 @@ static ds_result ds__cuda_submit_staged(ds__cuda_stream *s, const ds__op *op, in
 static ds_result ds__cuda_staged_to_gpu(ds__cuda_stream *s, const ds__op *op) { return ds__cuda_submit_staged(s, op, 1); }
 static ds_result ds__cuda_staged_from_gpu(ds__cuda_stream *s, const ds__op *op) { return ds__cuda_submit_staged(s, op, 0); }
 
-/* Makes the stream's mark, and records it; the mark's lock is held. */
-static ds_result ds__cuda_record_mark(ds__cuda_stream *s) {
-    ds__cuda_scope scope;
-    ds_result r = ds__cuda_on(&scope, s);
-    if (r < 0) return r;
-    if (!s->mark) r = ds__cuda_make_event(&scope, DS_EVENT_DEFAULT, &s->mark);
-    if (r == DS_OK) r = DS__RT(scope, cudaEventRecord, (s->mark, s->handle));
-    ds__cuda_leave(&scope);
-    return r;
-}
-
 /* capture: in which the event was recorded last. */
 static ds_result ds__cuda_wait_mark(const ds__cuda_stream *s, cudaEvent_t event, uint64_t capture) {
     ds__cuda_scope scope;
@@ -3265,13 +3308,23 @@ static ds_result ds__cuda_wait_mark(const ds__cuda_stream *s, cudaEvent_t event,
 /* s waits for what is on the other stream by now. */
 static ds_result ds__cuda_wait_stream(const ds__cuda_stream *s, ds__cuda_stream *other) {
     if (s == other || (s->device == other->device && ds__cuda_stream_identity((void *)(uintptr_t)s) == ds__cuda_stream_identity(other))) return DS_OK;
+    ds__cuda_scope scope;
+    const char *call;
     ds_result r = ds__cuda_mine(s);
+    if (r == DS_OK) r = ds__cuda_on(&scope, other);
     if (r < 0) return r;
-    ds__lock_take(&other->lock);
-    r = ds__cuda_record_mark(other);
-    if (r == DS_OK) r = ds__cuda_wait_mark(s, other->mark, atomic_load_explicit(&other->capture, memory_order_relaxed));
+    uint64_t capture = scope.capture;
+    ds__lock_take(&other->lock); /* no sentence is made under it, see ds__cuda_mark */
+    cudaError_t code = ds__cuda_mark(&other->mark, other->handle, &call);
+    ds__cuda_leave(&scope);
+    if (code == cudaSuccess && (r = ds__cuda_on(&scope, s)) == DS_OK) {
+        if (!scope.capture) scope.capture = capture;
+        call = "cudaStreamWaitEvent";
+        code = cudaStreamWaitEvent(s->handle, other->mark, 0);
+        ds__cuda_leave(&scope);
+    }
     ds__lock_give(&other->lock);
-    return r;
+    return r == DS_OK ? ds__cuda_check(&scope, code, call) : r;
 }
 
 /* What concerns another device's memory only: on a stream of that device, between two waits. The stream is made for this one
@@ -3286,7 +3339,8 @@ static ds_result ds__cuda_elsewhere(ds__cuda_stream *s, int device, const ds__op
     ds__cuda_leave(&scope);
     if (r < 0) return r;
     if (capturing) /* the stream would have to live as long as a capture that is not known here */
-        return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "in a capture that devstream did not begin, work on memory of cuda:%d must be put on a stream of that device", device);
+        return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "in a capture that devstream did not begin, work on memory of cuda:%d must be put on a stream of it",
+                        device);
     r = ds__cuda_stream_create(device, DS__STREAM_NEW, DS_STREAM_NON_BLOCKING, &priority, &native);
     if (r < 0) return r;
     r = ds__cuda_wait_stream(native, s);
@@ -3659,11 +3713,12 @@ static ds_result ds__cuda_launch(const ds__cuda_stream *s, const ds__op *op) {
 
 /* ---- >>cuda capture and graphs ---- */
 
-/* Policy. CUDA captures, keeps the rules and runs graphs; beside each native graph stands the core's picture, whose node i is the native
-   graph's i-th. After each operation of ours on a stream that captures, CUDA is asked which node it became; what others have put there is entered as a
-   node that is not known. An executable is made from a clone, which stays for its nodes' handles, since the graph may go. What
-   host nodes need is counted: pictures own it, and what an executable needs CUDA owns, through one user object that it
-   ends after the last launch. Codes 900 to 908 tell neither which capture nor whether it goes on: both are looked up. */
+/* Policy. CUDA captures, keeps the rules and runs graphs; beside each native graph stands the core's picture, whose node i is the
+   native graph's i-th. After each operation of ours on a stream that captures, CUDA is asked which node it became; what others
+   have put there is entered as a node that is not known. An executable is made from a clone, which stays for its nodes'
+   handles, since the graph may go. What host nodes need is counted: pictures own it, and what an executable needs CUDA owns,
+   through one user object, which an update replaces and which ends after the last launch that needs it (Programming Guide, "CUDA
+   User Objects"). Codes 900 to 908 tell neither which capture nor whether it goes on: both are looked up. */
 
 /* What belongs to nodes of a native graph: the records of its host nodes and, in executables, what the user attached. */
 #define DS__CUDA_ATTACHED UINT32_MAX /* to the graph */
@@ -3689,16 +3744,18 @@ typedef struct ds__cuda_origin {
 typedef struct ds__cuda_exec {
     cudaGraphExec_t exec;
     int device, stale;               /* stale: `now` missed a change */
-    cudaGraph_t kept, now;           /* what it was made from, by whose nodes CUDA knows its nodes; what it does now. NULL: CUDA cannot copy the graph */
+    cudaGraph_t kept, now;           /* what it was made from, by whose nodes CUDA knows its nodes; what it does now. NULL: CUDA cannot
+                                        copy the graph */
     cudaGraphNode_t *kept_node, *now_node;
     uint32_t count;
     unsigned char *off, *on;         /* by node: switched off; its device */
+    ds__body *held;                  /* kernels and events of `kept`, whose nodes CUDA may look at whatever the executable does now */
     ds__cuda_owns owns;
 } ds__cuda_exec;
 
 /* What a host node of ours runs. */
 typedef struct ds__cuda_task {
-    ds_host_fn fn;
+    _Atomic(ds_host_fn) fn;          /* NULL: it runs nothing any more */
     void *user;
     ds__object *payload;
     ds__op op;                       /* the library's own work */
@@ -3715,7 +3772,7 @@ static ds__object *ds__cuda_task_new(const ds__node *n) {
     ds__cuda_task *h = ds__alloc(sizeof *h);
     ds__object *o = h ? ds__object_new(h, ds__cuda_task_end) : NULL;
     if (!o) { ds__release(h); ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a host function"); return NULL; }
-    h->fn = n->kind == DS_NODE_HOST ? n->op.u.host.fn : ds__cuda_host_work;
+    atomic_store(&h->fn, n->kind == DS_NODE_HOST ? n->op.u.host.fn : ds__cuda_host_work);
     h->user = n->kind == DS_NODE_HOST ? n->op.u.host.user : &h->op;
     h->payload = ds__object_keep(n->payload);
     h->op = n->op;
@@ -3723,10 +3780,11 @@ static ds__object *ds__cuda_task_new(const ds__node *n) {
 }
 
 static void CUDART_CB ds__cuda_host_node(void *user) {
-    const ds__cuda_task *h = user;
+    ds__cuda_task *h = user;
+    ds_host_fn fn = atomic_load(&h->fn);
     int outer = ds__tls.in_callback;
     ds__tls.in_callback = 1;
-    if (h->fn) h->fn(h->user);
+    if (fn) fn(h->user);
     ds__tls.in_callback = outer;
 }
 static ds__cuda_task ds__cuda_nothing; /* of a node that is switched off */
@@ -3764,6 +3822,10 @@ static int ds__cuda_own_attached(ds__cuda_owns *to, const ds__body *b, uint32_t 
     for (uint32_t i = 0; i < b->count; i++)
         if (b->node[i]->child && !ds__cuda_own_attached(to, b->node[i]->child, node == DS__CUDA_ATTACHED ? i : node)) return 0;
     return 1;
+}
+/* Adds all that an executable of the graph needs. */
+static int ds__cuda_own_all(ds__cuda_owns *to, const ds__body *b) {
+    return ds__cuda_own_copy(to, &((const ds__cuda_graph *)b->native)->owns, DS__CUDA_NOWHERE) && ds__cuda_own_attached(to, b, DS__CUDA_ATTACHED);
 }
 /* What is kept for the node; NULL: nothing. */
 static ds__object *ds__cuda_own_find(const ds__cuda_owns *list, uint32_t node) {
@@ -3833,9 +3895,12 @@ static ds_result ds__cuda_find_capture(ds__cuda_scope *scope, ds__cuda_stream *s
 static int ds__cuda_is_spoilt(const ds__cuda_scope *scope, const ds__capture *c) {
     const ds__cuda_origin *o = c->origin;
     enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    ds__cuda_scope there = { .pushed = 0 };
     if (o->per_thread && o->thread != ds__cuda_this_thread()) return 0;
+    if (o->per_thread && ds__cuda_enter(&there, o->device) < 0) return 0; /* its handle means the current device's */
     cudaError_t code = cudaStreamIsCapturing(o->handle, &status);
     ds__cuda_ignore(scope, code);
+    ds__cuda_leave(&there);
     return code == cudaSuccess && status == cudaStreamCaptureStatusInvalidated;
 }
 
@@ -3911,7 +3976,8 @@ static int ds__cuda_forbidden(void) {
 /* Waits for what is on the streams that do not capture; other threads' own streams cannot be named. Inside of a scope of the device. */
 static ds_result ds__cuda_wait_streams_of(const ds__cuda_scope *scope) {
     size_t room = 1, count = 0;
-    ds_result r = DS_OK;
+    cudaError_t failed = cudaSuccess;
+    const char *call = "";
     ds__lock_take(&ds__cuda.lock);
     for (const ds__cuda_stream *s = ds__cuda.streams; s; s = s->next) room++;
     ds__lock_give(&ds__cuda.lock);
@@ -3919,16 +3985,17 @@ static ds_result ds__cuda_wait_streams_of(const ds__cuda_scope *scope) {
     if (!events) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to wait for %zu streams", room);
     ds__lock_take(&ds__cuda.lock);
     const ds__cuda_stream legacy = { .handle = cudaStreamLegacy, .device = scope->device, .kind = DS__STREAM_LEGACY }, *s = &legacy;
-    for (; s && count < room && r == DS_OK; s = s == &legacy ? ds__cuda.streams : s->next) {
+    for (; s && count < room && failed == cudaSuccess; s = s == &legacy ? ds__cuda.streams : s->next) {
         enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusActive;
         if (s->device != scope->device || (s->kind == DS__STREAM_PER_THREAD && s->thread != ds__cuda_this_thread())) continue;
         cudaError_t code = cudaStreamIsCapturing(s->handle, &status);
         ds__cuda_ignore(scope, code);
         if (code != cudaSuccess || status != cudaStreamCaptureStatusNone) continue;
-        r = DS__RT(*scope, cudaEventCreateWithFlags, (&events[count], cudaEventDisableTiming));
-        if (r == DS_OK) r = DS__RT(*scope, cudaEventRecord, (events[count++], s->handle));
+        failed = ds__cuda_mark(&events[count], s->handle, &call);
+        count += events[count] != NULL;
     }
     ds__lock_give(&ds__cuda.lock);
+    ds_result r = ds__cuda_check(scope, failed, call);
     for (size_t i = 0; i < count; i++) {
         if (r == DS_OK) r = DS__RT(*scope, cudaEventSynchronize, (events[i]));
         ds__cuda_ignore(scope, cudaEventDestroy(events[i]));
@@ -3953,10 +4020,12 @@ static ds_result ds__cuda_wait_streams(void) {
 
 static cudaGraphNode_t ds__cuda_native(const ds__node *n) { return n->native; }
 
-/* The node's index; UINT32_MAX: it is not in the picture. What is looked for was added of late. */
-static uint32_t ds__cuda_index(const ds__body *b, cudaGraphNode_t native) {
-    for (uint32_t i = b->count; i-- > 0; )
+/* The node's index; UINT32_MAX: it is not in the picture. Most are found shortly before `below`. */
+static uint32_t ds__cuda_index(const ds__body *b, cudaGraphNode_t native, uint32_t below) {
+    for (uint32_t k = 0, i = below; k < b->count; k++) {
+        i = i ? i - 1 : b->count - 1;
         if (b->node[i]->native == (void *)native) return i;
+    }
     return UINT32_MAX;
 }
 
@@ -3994,7 +4063,7 @@ static ds_result ds__cuda_read_after(const ds__cuda_scope *scope, ds__body *b, u
     ds_result r = ds__cuda_get_after(scope, ds__cuda_native(n), &after, &count);
     if (r == DS_OK) n->dep_count = 0;
     for (size_t i = 0; i < count && r == DS_OK; i++) {
-        uint32_t on = ds__cuda_index(b, after[i]);
+        uint32_t on = ds__cuda_index(b, after[i], index);
         if (on != UINT32_MAX && !ds__node_depend(n, on)) r = DS_ERR_OUT_OF_MEMORY;
     }
     ds__release(after);
@@ -4009,6 +4078,18 @@ static ds_result ds__cuda_get_nodes(const ds__cuda_scope *scope, cudaGraph_t gra
     return DS__RT(*scope, cudaGraphGetNodes, (graph, *out, count));
 }
 
+/* Enters a node at the end, as one that is not known. */
+static ds_result ds__cuda_append_unknown(ds__body *b, cudaGraphNode_t native) {
+    ds__op op;
+    memset(&op, 0, sizeof op);
+    op.kind = DS__OP_NOTHING;
+    ds__node *n = ds__node_make(&op, b->device, 0);
+    if (n) { n->kind = DS_NODE_NATIVE; n->native = native; }
+    ds_result r = n ? ds__body_append(b, n, NULL, 0) : DS_ERR_OUT_OF_MEMORY;
+    if (r < 0) ds__node_free(n);
+    return r;
+}
+
 /* Enters nodes that the picture does not have, as ones that are not known. The lock is held if a capture is open. */
 static ds_result ds__cuda_read_nodes(const ds__cuda_scope *scope, ds__body *b) {
     ds__cuda_graph *g = b->native;
@@ -4019,20 +4100,12 @@ static ds_result ds__cuda_read_nodes(const ds__cuda_scope *scope, ds__body *b) {
     r = ds__cuda_get_nodes(scope, g->graph, &all, &count);
     size_t missing = count > b->count ? count - b->count : 0, first = count;
     while (r == DS_OK && missing && first > 0) {
-        if (ds__cuda_index(b, all[--first]) == UINT32_MAX) missing--;
+        if (ds__cuda_index(b, all[--first], b->count) == UINT32_MAX) missing--;
         else all[first] = NULL;
     }
     uint32_t before = b->count;
-    for (size_t i = first; i < count && r == DS_OK; i++) {
-        ds__op op;
-        if (!all[i]) continue;
-        memset(&op, 0, sizeof op);
-        op.kind = DS__OP_NOTHING;
-        ds__node *n = ds__node_make(&op, b->device, 0);
-        if (n) { n->kind = DS_NODE_NATIVE; n->native = all[i]; }
-        r = n ? ds__body_append(b, n, NULL, 0) : DS_ERR_OUT_OF_MEMORY;
-        if (r < 0) ds__node_free(n);
-    }
+    for (size_t i = first; i < count && r == DS_OK; i++)
+        if (all[i]) r = ds__cuda_append_unknown(b, all[i]);
     ds__release(all);
     for (uint32_t i = before; i < b->count && r == DS_OK; i++) r = ds__cuda_read_after(scope, b, i);
     return r;
@@ -4107,8 +4180,8 @@ static ds_result ds__cuda_put_kernel(const ds__cuda_scope *scope, const ds__node
         r = graph ? DS__RT(*scope, cudaGraphAddKernelNode, (node, graph, after, count, &p))
             : exec ? DS__RT(*scope, cudaGraphExecKernelNodeSetParams, (exec, *node, &p)) : DS__RT(*scope, cudaGraphKernelNodeSetParams, (*node, &p));
     } else {
-        ds__cuda_kernel_params p = { atomic_load(&ds__cuda_loaded(n->op.u.kernel.kernel, scope->device)->function), c.grid.grid[0], c.grid.grid[1], c.grid.grid[2],
-                                     c.grid.block[0], c.grid.block[1], c.grid.block[2], c.grid.shared_bytes, c.params, NULL, NULL, NULL };
+        ds__cuda_kernel_params p = { atomic_load(&ds__cuda_loaded(n->op.u.kernel.kernel, scope->device)->function),
+                                     c.grid.grid[0], c.grid.grid[1], c.grid.grid[2], c.grid.block[0], c.grid.block[1], c.grid.block[2], c.grid.shared_bytes, c.params, NULL, NULL, NULL };
         if (graph) DS__DR_CODE(*scope, code, cuGraphAddKernelNode, (node, graph, after, count, &p));
         else if (exec) DS__DR_CODE(*scope, code, cuGraphExecKernelNodeSetParams, (exec, *node, &p));
         else DS__DR_CODE(*scope, code, cuGraphKernelNodeSetParams, (*node, &p));
@@ -4161,17 +4234,21 @@ static ds_result ds__cuda_add(ds__cuda_graph *g, const ds__node *n, uint32_t ind
     ds__cuda_scope scope;
     ds__object *task = NULL;
     if (n->kind == DS_NODE_NATIVE) return ds__fail(DS_ERR_UNSUPPORTED, "a node that others captured can only be copied with its graph");
-    if (n->kind == DS_NODE_COPY && (ds__place_of(&n->op, DS__OP_DST) == DS__AT_OTHER || ds__place_of(&n->op, DS__OP_SRC) == DS__AT_OTHER)) return ds__fail(DS_ERR_CROSS_DRIVER, "a graph cannot copy between devices of different drivers");
-    ds_result r = n->child ? ds__cuda_child_native(n->child) : DS_OK;
+    if (n->kind == DS_NODE_COPY && (ds__place_of(&n->op, DS__OP_DST) == DS__AT_OTHER || ds__place_of(&n->op, DS__OP_SRC) == DS__AT_OTHER))
+        return ds__fail(DS_ERR_CROSS_DRIVER, "a graph cannot copy between devices of different drivers");
+    ds_result r = n->child && n->enabled ? ds__cuda_child_native(n->child) : DS_OK;
     if (r == DS_OK) r = ds__cuda_enter(&scope, n->device.index);
     if (r < 0) return r;
     struct cudaHostNodeParams host = { ds__cuda_host_node, NULL };
     struct cudaMemcpy3DParms copy;
     struct cudaMemsetParams fill;
-    switch (ds__cuda_type(n)) {
+    switch (n->enabled ? ds__cuda_type(n) : cudaGraphNodeTypeEmpty) { /* off: of an executable whose launch was captured */
     case cudaGraphNodeTypeKernel:
         r = ds__cuda_put_kernel(&scope, n, graph, NULL, after, count, out);
-        if (r == DS_OK && n->priority && (r = ds__cuda_set_priority(&scope, *out, n->priority)) < 0) ds__cuda_ignore(&scope, cudaGraphDestroyNode(*out));
+        if (r == DS_OK && n->priority && (r = ds__cuda_set_priority(&scope, *out, n->priority)) < 0) {
+            if (g->capture) r = DS_OK; /* no node of a graph that is being captured may go, and a priority is only a hint */
+            else ds__cuda_ignore(&scope, cudaGraphDestroyNode(*out));
+        }
         break;
     case cudaGraphNodeTypeMemcpy:
         copy = ds__cuda_copy_params(&n->op);
@@ -4188,8 +4265,12 @@ static ds_result ds__cuda_add(ds__cuda_graph *g, const ds__node *n, uint32_t ind
         r = DS__RT(scope, cudaGraphAddHostNode, (out, graph, after, count, &host));
         if (r == DS_OK) { g->owns.at[g->owns.count++] = (ds__cuda_own){ index, task }; task = NULL; }
         break;
-    case cudaGraphNodeTypeEventRecord: r = DS__RT(scope, cudaGraphAddEventRecordNode, (out, graph, after, count, ((ds__cuda_event *)n->op.u.event.event)->event)); break;
-    case cudaGraphNodeTypeWaitEvent: r = DS__RT(scope, cudaGraphAddEventWaitNode, (out, graph, after, count, ((ds__cuda_event *)n->op.u.event.event)->event)); break;
+    case cudaGraphNodeTypeEventRecord:
+        r = DS__RT(scope, cudaGraphAddEventRecordNode, (out, graph, after, count, ((ds__cuda_event *)n->op.u.event.event)->event));
+        break;
+    case cudaGraphNodeTypeWaitEvent:
+        r = DS__RT(scope, cudaGraphAddEventWaitNode, (out, graph, after, count, ((ds__cuda_event *)n->op.u.event.event)->event));
+        break;
     case cudaGraphNodeTypeGraph: {
         const ds__cuda_graph *child = n->child->native;
         if (!ds__cuda_own_copy(&g->owns, &child->owns, index)) r = DS_ERR_OUT_OF_MEMORY;
@@ -4368,7 +4449,8 @@ static ds_result ds__cuda_graph_edge(ds__body *b, uint32_t from, uint32_t to) {
 }
 
 /* CUDA's copy of a graph, and of each of its nodes the copy. */
-static ds_result ds__cuda_clone(const ds__cuda_scope *scope, cudaGraph_t from, const cudaGraphNode_t *nodes, uint32_t count, cudaGraph_t *out, cudaGraphNode_t *out_nodes) {
+static ds_result ds__cuda_clone(const ds__cuda_scope *scope, cudaGraph_t from, const cudaGraphNode_t *nodes, uint32_t count, cudaGraph_t *out,
+                                cudaGraphNode_t *out_nodes) {
     *out = NULL;
     ds_result r = DS__RT(*scope, cudaGraphClone, (out, from));
     for (uint32_t i = 0; i < count && r == DS_OK; i++) r = DS__RT(*scope, cudaGraphNodeFindInClone, (&out_nodes[i], nodes[i], *out));
@@ -4437,11 +4519,13 @@ static ds_result ds__cuda_set(const ds__node *n, int device, cudaGraphExec_t exe
 static ds_result ds__cuda_set_child(const ds__cuda_scope *scope, cudaGraphNode_t node, const ds__body *child, ds__cuda_owns *owns, uint32_t tag);
 
 /* Sets a node of a graph to what the picture's node does; `owns` gets what it needs, under `tag`. Inside of any scope. */
-static ds_result ds__cuda_set_in_graph(const ds__cuda_scope *scope, cudaGraphNode_t node, const ds__node *n, int device, ds__cuda_owns *owns, uint32_t tag) {
+static ds_result ds__cuda_set_in_graph(const ds__cuda_scope *scope, cudaGraphNode_t node, const ds__node *n, int device, ds__cuda_owns *owns,
+                                       uint32_t tag) {
     enum cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
     if (n->kind == DS_NODE_NATIVE) return DS_OK;
     ds_result r = DS__RT(*scope, cudaGraphNodeGetType, (node, &type));
-    if (r == DS_OK && type != ds__cuda_type(n)) r = ds__fail(DS_ERR_UNSUPPORTED, "CUDA cannot make a node of type %d one of type %d", (int)type, (int)ds__cuda_type(n));
+    if (r == DS_OK && type != ds__cuda_type(n))
+        r = ds__fail(DS_ERR_UNSUPPORTED, "CUDA cannot make a node of type %d one of type %d", (int)type, (int)ds__cuda_type(n));
     if (r < 0) return r;
     if (n->kind == DS_NODE_CHILD) return ds__cuda_set_child(scope, node, n->child, owns, tag);
     if (type != cudaGraphNodeTypeHost) return ds__cuda_set(n, device, NULL, node, NULL);
@@ -4451,15 +4535,43 @@ static ds_result ds__cuda_set_in_graph(const ds__cuda_scope *scope, cudaGraphNod
     return ds__cuda_set(n, device, NULL, node, task->user);
 }
 
-/* The graph inside of a child node: CUDA has its nodes in the order in which they were added, as the picture has. */
+/* Whether a native node depends on those that the picture says; nodes: the native ones in the picture's order. */
+static ds_result ds__cuda_fits(const ds__cuda_scope *scope, const cudaGraphNode_t *nodes, const ds__body *b, uint32_t index) {
+    const ds__node *n = b->node[index];
+    cudaGraphNode_t *after;
+    size_t count, found = 0;
+    ds_result r = ds__cuda_get_after(scope, nodes[index], &after, &count);
+    for (size_t i = 0; i < count && r == DS_OK; i++)
+        for (uint32_t k = 0; k < n->dep_count; k++) found += after[i] == nodes[n->deps[k]];
+    ds__release(after);
+    if (r == DS_OK && (count != n->dep_count || found != count))
+        r = ds__fail(DS_ERR_UNSUPPORTED, "node %u of the child depends on others than the one that is there", (unsigned)index);
+    return r;
+}
+
+/* Of a node that is switched off, in a graph, where only an empty one does nothing. */
+static ds_result ds__cuda_is_empty(const ds__cuda_scope *scope, cudaGraphNode_t node) {
+    enum cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
+    ds_result r = DS__RT(*scope, cudaGraphNodeGetType, (node, &type));
+    if (r == DS_OK && type != cudaGraphNodeTypeEmpty) r = ds__fail(DS_ERR_UNSUPPORTED, "CUDA cannot switch a node of a child off");
+    return r;
+}
+
+/* The graph inside of a child node: CUDA has its nodes in the order in which they were added, as the picture has, which is made sure of. */
 static ds_result ds__cuda_set_child(const ds__cuda_scope *scope, cudaGraphNode_t node, const ds__body *child, ds__cuda_owns *owns, uint32_t tag) {
     cudaGraph_t inner = NULL;
     cudaGraphNode_t *nodes = NULL;
     size_t count = 0;
     ds_result r = DS__RT(*scope, cudaGraphChildGraphNodeGetGraph, (node, &inner));
     if (r == DS_OK) r = ds__cuda_get_nodes(scope, inner, &nodes, &count);
-    if (r == DS_OK && count != child->count) r = ds__fail(DS_ERR_UNSUPPORTED, "the child has %u nodes, the one that is there %zu", (unsigned)child->count, count);
-    for (size_t i = 0; i < count && r == DS_OK; i++) r = ds__cuda_set_in_graph(scope, nodes[i], child->node[i], child->node[i]->device.index, owns, tag);
+    if (r == DS_OK && count != child->count)
+        r = ds__fail(DS_ERR_UNSUPPORTED, "the child has %u nodes, the one that is there %zu", (unsigned)child->count, count);
+    for (uint32_t i = 0; i < count && r == DS_OK; i++) {
+        const ds__node *n = child->node[i];
+        r = ds__cuda_fits(scope, nodes, child, i);
+        if (r == DS_OK && n->enabled) r = ds__cuda_set_in_graph(scope, nodes[i], n, n->device.index, owns, tag);
+        else if (r == DS_OK) r = ds__cuda_is_empty(scope, nodes[i]);
+    }
     ds__release(nodes);
     return r;
 }
@@ -4482,8 +4594,13 @@ static ds_result ds__cuda_graph_set_locked(ds__body *b, uint32_t index, ds__node
     int other = ds__cuda_type(fresh) != ds__cuda_type(old) || fresh->kind == DS_NODE_CHILD;
     if (fresh->kind == DS_NODE_KERNEL)
         other |= fresh->device.index != old->device.index || !fresh->op.u.kernel.kernel->cuda.native_fn != !old->op.u.kernel.kernel->cuda.native_fn;
+    /* CUDA ties copies and fills to the context in which they were made; where the graph cannot be made anew, it is asked all the same */
+    enum cudaGraphNodeType type = ds__cuda_type(fresh);
+    if (!other && (type == cudaGraphNodeTypeMemcpy || type == cudaGraphNodeTypeMemset) && ds__cuda_node_device(fresh) != ds__cuda_node_device(old))
+        other = !g->capture && !ds__cuda_has_unknown(b, 0);
     if (other && (g->capture || ds__cuda_has_unknown(b, 0)))
-        return ds__fail(DS_ERR_UNSUPPORTED, "CUDA cannot change the node so, and the graph cannot be made anew: %s", g->capture ? "a capture makes it" : "it has nodes that others captured");
+        return ds__fail(DS_ERR_UNSUPPORTED, "CUDA cannot change the node so, and the graph cannot be made anew: %s",
+                        g->capture ? "a capture makes it" : "it has nodes that others captured");
     fresh->device.index = other ? ds__cuda_node_device(fresh) : old->device.index; /* a captured one was made on its stream's */
     if (other) return ds__cuda_rebuild(b, index, fresh);
     if ((r = ds__cuda_enter(&scope, b->device.index)) < 0) return r;
@@ -4575,9 +4692,24 @@ static void ds__cuda_exec_end(ds__cuda_exec *x) {
     ds__release(x->off);
     ds__release(x->on);
     ds__cuda_own_end(&x->owns);
+    if (x->held) ds__body_free(x->held);
     ds__release(x);
 }
 static void ds__cuda_exec_destroy(void *exec) { ds__cuda_exec_end(exec); }
+
+/* Holds the kernels and events of a graph and of graphs in it. */
+static ds_result ds__cuda_hold(ds__body *held, const ds__body *b) {
+    ds_result r = DS_OK;
+    for (uint32_t i = 0; i < b->count && r == DS_OK; i++) {
+        const ds__node *n = b->node[i];
+        if (n->child) { r = ds__cuda_hold(held, n->child); continue; }
+        if (n->kind != DS_NODE_KERNEL && n->kind != DS_NODE_EVENT_RECORD && n->kind != DS_NODE_EVENT_WAIT) continue;
+        ds__node *copy = ds__node_copy(n);
+        r = copy ? ds__body_append(held, copy, NULL, 0) : DS_ERR_OUT_OF_MEMORY;
+        if (r < 0) ds__node_free(copy);
+    }
+    return r;
+}
 
 static ds_result ds__cuda_instantiate(ds__cuda_exec *x, const ds__body *b, unsigned flags) {
     const ds__cuda_graph *g = b->native;
@@ -4601,7 +4733,6 @@ static ds_result ds__cuda_instantiate(ds__cuda_exec *x, const ds__body *b, unsig
 }
 
 static ds_result ds__cuda_graph_instantiate(ds__body *b, ds__body *copy, unsigned flags, void **out) {
-    const ds__cuda_graph *g = b->native;
     (void)copy;
     ds_result r = ds__cuda_usable(b);
     if (r < 0) return r;
@@ -4613,8 +4744,9 @@ static ds_result ds__cuda_graph_instantiate(ds__body *b, ds__body *copy, unsigne
     x->off = ds__alloc(b->count + 1u);
     x->on = ds__alloc(b->count + 1u);
     for (uint32_t i = 0; i < b->count && x->on; i++) x->on[i] = (unsigned char)b->node[i]->device.index;
-    if (!x->kept_node || !x->off || !x->on || !ds__cuda_own_copy(&x->owns, &g->owns, DS__CUDA_NOWHERE) || !ds__cuda_own_attached(&x->owns, b, DS__CUDA_ATTACHED))
+    if (!x->kept_node || !x->off || !x->on || !ds__cuda_own_all(&x->owns, b))
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an executable of %u nodes", (unsigned)b->count);
+    if (r == DS_OK) r = (x->held = ds__body_new(b->driver, b->device)) ? ds__cuda_hold(x->held, b) : DS_ERR_OUT_OF_MEMORY;
     if (r == DS_OK) r = ds__cuda_instantiate(x, b, flags);
     if (r < 0) { ds__cuda_exec_end(x); return r; }
     *out = x;
@@ -4622,7 +4754,8 @@ static ds_result ds__cuda_graph_instantiate(ds__body *b, ds__body *copy, unsigne
 }
 
 /* CUDA's own update; *out_node: the graph's node that it does not take. */
-static ds_result ds__cuda_take_over(const ds__cuda_scope *scope, cudaGraphExec_t exec, cudaGraph_t graph, ds_graph_update_reason *out_reason, cudaGraphNode_t *out_node) {
+static ds_result ds__cuda_take_over(const ds__cuda_scope *scope, cudaGraphExec_t exec, cudaGraph_t graph, ds_graph_update_reason *out_reason,
+                                    cudaGraphNode_t *out_node) {
 #if CUDART_VERSION >= 12000
     cudaGraphExecUpdateResultInfo info;
     memset(&info, 0, sizeof info);
@@ -4676,11 +4809,13 @@ static ds_result ds__cuda_exec_update(void *exec, ds__body *b, ds_graph_update_r
     *out_reason = DS_GRAPH_UPDATE_ERROR;
     *out_node = UINT32_MAX;
     ds_result r = nodes ? ds__cuda_usable(b) : DS_ERR_OUT_OF_MEMORY;
-    if (r == DS_OK && (!ds__cuda_own_copy(&owns, &g->owns, DS__CUDA_NOWHERE) || !ds__cuda_own_attached(&owns, b, DS__CUDA_ATTACHED))) r = DS_ERR_OUT_OF_MEMORY;
+    if (r == DS_OK && !ds__cuda_own_all(&owns, b)) r = DS_ERR_OUT_OF_MEMORY;
     if (r == DS_OK) r = ds__cuda_enter(&scope, x->device);
     if (r < 0) { ds__cuda_own_end(&owns); ds__release(nodes); return r; }
     if (x->kept) r = ds__cuda_clone(&scope, g->graph, nodes, b->count, &clone, nodes + b->count);
     if (clone) memmove(nodes, nodes + b->count, b->count * sizeof *nodes);
+    for (uint32_t i = 0; i < b->count && i < x->count && r == DS_OK && clone; i++) /* CUDA does not know of these that they are off */
+        if (x->off[i] == 2 && ds__cuda_type(b->node[i]) == cudaGraphNodeTypeHost) r = ds__cuda_set(b->node[i], x->device, NULL, nodes[i], &ds__cuda_nothing);
     if (r == DS_OK) r = ds__cuda_become(&scope, x, clone ? clone : g->graph, clone ? nodes : NULL, &owns, out_reason, &wrong);
     for (uint32_t i = 0; i < b->count && r < 0 && wrong; i++)
         if (nodes[i] == wrong) *out_node = i;
@@ -4723,15 +4858,19 @@ static ds_result ds__cuda_remake(ds__cuda_exec *x, uint32_t index, const ds__nod
     return r;
 }
 
+static ds_result ds__cuda_unnamed(uint32_t index) {
+    return ds__fail(DS_ERR_UNSUPPORTED, "node %u cannot be changed: CUDA cannot copy the graph, by whose nodes it would be named", (unsigned)index);
+}
+
 static ds_result ds__cuda_exec_set(void *exec, uint32_t index, const ds__node *fresh) {
     ds__cuda_exec *x = exec;
     const ds__op *op = &fresh->op;
     enum cudaGraphNodeType type = ds__cuda_type(fresh);
     if (fresh->kind == DS_NODE_EMPTY || fresh->kind == DS_NODE_NATIVE) return DS_OK;
-    int remake = type == cudaGraphNodeTypeHost || type == cudaGraphNodeTypeGraph;
-    remake |= (fresh->kind == DS_NODE_COPY && op->u.copy.height > 1) || (fresh->kind == DS_NODE_FILL && op->u.fill.height > 1); /* CUDA sets rows only so */
+    int remake = type == cudaGraphNodeTypeHost || type == cudaGraphNodeTypeGraph; /* and rows, which CUDA sets only so */
+    remake |= (fresh->kind == DS_NODE_COPY && op->u.copy.height > 1) || (fresh->kind == DS_NODE_FILL && op->u.fill.height > 1);
     if (remake) return ds__cuda_remake(x, index, fresh);
-    if (!x->kept) return ds__fail(DS_ERR_UNSUPPORTED, "node %u cannot be set: CUDA cannot copy the graph, by whose nodes it would have to be named", (unsigned)index);
+    if (!x->kept) return ds__cuda_unnamed(index);
     ds_result r = ds__cuda_set(fresh, x->on[index], x->exec, x->kept_node[index], NULL);
     if (r < 0) return r;
     char before[sizeof ds__tls.error];
@@ -4746,14 +4885,15 @@ static ds_result ds__cuda_exec_enable(void *exec, uint32_t index, int enabled) {
     ds__cuda_scope scope;
     unsigned char before = x->off[index];
     if (enabled == !before) return DS_OK;
-    if (!x->kept) return ds__fail(DS_ERR_UNSUPPORTED, "node %u cannot be switched: CUDA cannot copy the graph, by whose nodes it would have to be named", (unsigned)index);
+    if (!x->kept) return ds__cuda_unnamed(index);
     ds_result r = ds__cuda_enter(&scope, x->device);
     if (r < 0) return r;
     r = DS__RT(scope, cudaGraphNodeGetType, (x->kept_node[index], &type));
     if (r == DS_OK && type != cudaGraphNodeTypeHost) r = DS__RT(scope, cudaGraphNodeSetEnabled, (x->exec, x->kept_node[index], (unsigned)enabled));
     ds__cuda_leave(&scope);
     x->off[index] = r < 0 ? before : enabled ? 0 : type == cudaGraphNodeTypeHost ? 2 : 1;
-    if (r == DS_OK && type == cudaGraphNodeTypeHost && (r = ds__cuda_remake(x, index, NULL)) < 0) x->off[index] = before; /* CUDA switches no host nodes */
+    if (r == DS_OK && type == cudaGraphNodeTypeHost) r = ds__cuda_remake(x, index, NULL); /* CUDA switches no host nodes */
+    if (r < 0) x->off[index] = before;
     return r;
 }
 
@@ -4778,22 +4918,39 @@ static ds_result ds__cuda_upload(const ds__cuda_stream *s, const ds__cuda_exec *
     return r;
 }
 
+/* Ends what an executable kept that may still run: its blocks stay, its host functions run nothing any more. */
+static void ds__cuda_keep_empty(ds__cuda_keep *k) {
+    for (uint32_t i = 0; i < k->count; i++) {
+        ds__object *o = k->object[i];
+        ds__cuda_task *h = o->dtor_fn == ds__cuda_task_end ? o->user : NULL;
+        if (!h) { ds__object_drop(o); continue; }
+        ds__object *payload = h->payload;
+        atomic_store(&h->fn, NULL);
+        h->payload = NULL;
+        ds__object_drop(payload);
+    }
+}
+
 /* CUDA ends what executables kept on a thread of its own: waits for that, a tenth of a second after the last one. After the failure of
-   a device it may never come; what is left then is ended here, and its block stays, in case that it does. */
+   a device it may never come, and a graph that another library captured may outlive the driver: what is left then is ended here. */
 static void ds__cuda_end_keeps(void) {
+    int quiet = 0;
     for (uint64_t begin = ds__now_ns(), last = 0;;) {
         uint64_t count = 0;
         struct timespec t = { 0, 50000 };
         ds__lock_take(&ds__cuda.host_lock);
-        ds__cuda_keep *k = ds__cuda.keeps;
+        ds__cuda_keep *k = ds__cuda.keeps, *take = NULL;
         for (const ds__cuda_keep *i = k; i; i = i->next) count++;
-        int pending = DS__CUDA_PENDING;
-        int take = k && count == last && ds__now_ns() - begin > 100000000u && atomic_compare_exchange_strong(&k->state, &pending, DS__CUDA_TAKEN);
+        quiet |= count == last && ds__now_ns() - begin > 100000000u;
+        for (ds__cuda_keep *i = k; i && quiet && !take; i = i->next) {
+            int pending = DS__CUDA_PENDING;
+            if (atomic_compare_exchange_strong(&i->state, &pending, DS__CUDA_TAKEN)) take = i;
+        }
         ds__lock_give(&ds__cuda.host_lock);
         if (!k) return;
         if (take) {
-            for (uint32_t i = 0; i < k->count; i++) ds__object_drop(k->object[i]);
-            ds__cuda_unlist_keep(k);
+            ds__cuda_keep_empty(take);
+            ds__cuda_unlist_keep(take);
         } else {
             if (count != last) begin = ds__now_ns();
             last = count;
@@ -4853,7 +5010,8 @@ static inline ds_result ds__cuda_put(ds__cuda_stream *s, const ds__op *op) {
 
 /* ---- >>cuda work that is captured ---- */
 
-static const char *const ds__cuda_pageable = "the graph would read or write pageable memory at each launch: pin it, register it, or copy with DS_COPY_HOST_STABLE";
+static const char *const ds__cuda_pageable =
+    "the graph would use pageable memory at each launch: pin it, register it, or copy with DS_COPY_HOST_STABLE";
 
 /* A refusal of our own, which leaves the capture as it is. */
 static ds_result ds__cuda_refuse(const ds__cuda_scope *scope, const char *rule) {
@@ -4861,7 +5019,8 @@ static ds_result ds__cuda_refuse(const ds__cuda_scope *scope, const char *rule) 
     if (!locked) ds__cuda_lock();
     ds__capture *c = ds__g.captures;
     while (c && (c->driver->type != DS_DEVICE_CUDA || c->id != scope->capture)) c = c->next;
-    ds_result r = c ? ds__capture_fail(DS_ERR_CAPTURE_UNSUPPORTED, c, 0, rule) : ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "%s; the capture, which devstream did not begin, goes on", rule);
+    ds_result r = c ? ds__capture_fail(DS_ERR_CAPTURE_UNSUPPORTED, c, 0, rule)
+                    : ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "%s; the capture, which devstream did not begin, goes on", rule);
     if (!locked) ds__cuda_unlock();
     return r;
 }
@@ -4888,7 +5047,7 @@ static ds_result ds__cuda_host_in_capture(const ds__cuda_scope *scope, const ds_
             if (n.payload) n.payload->dtor_fn = NULL; /* the caller ends it */
             ds__cuda_keep_drop(scope, object);
         } else if ((r = DS__RT(*scope, cudaGraphRetainUserObject, (now.graph, object, 1, cudaGraphUserObjectMove))) < 0) {
-            ((ds__cuda_task *)task->user)->fn = NULL; /* the node is there and will run it: it stays until the driver stops */
+            atomic_store(&((ds__cuda_task *)task->user)->fn, NULL); /* the node is there and will run it: it stays until the driver stops */
         }
     }
     if (r < 0 && n.payload) n.payload->dtor_fn = NULL;
@@ -4896,6 +5055,20 @@ static ds_result ds__cuda_host_in_capture(const ds__cuda_scope *scope, const ds_
     ds__object_drop(task);
     ds__cuda_own_end(&owns);
     return r;
+}
+
+/* Enters the stream's last node. Where the picture lacks one node and the operation has made one, it is that: without asking for all nodes,
+   which would take a time that grows with the square of their number. */
+static uint32_t ds__cuda_enter_last(const ds__cuda_scope *scope, ds__body *b, cudaGraphNode_t last, int made_one) {
+    size_t count = 0;
+    ds_result r = made_one ? DS__RT(*scope, cudaGraphGetNodes, (((ds__cuda_graph *)b->native)->graph, NULL, &count)) : DS_OK;
+    if (r == DS_OK && count == b->count + (size_t)1) {
+        r = ds__cuda_append_unknown(b, last);
+        if (r == DS_OK) r = ds__cuda_read_after(scope, b, b->count - 1);
+    } else if (r == DS_OK) {
+        r = ds__cuda_read_nodes(scope, b);
+    }
+    return r == DS_OK ? ds__cuda_index(b, last, b->count) : UINT32_MAX;
 }
 
 /* Which node the operation has become: the stream's last, which is entered with what is known of it (made NULL: made of op). What fails
@@ -4909,8 +5082,7 @@ static uint32_t ds__cuda_note(ds__cuda_scope *scope, const ds__cuda_stream *s, d
     cudaError_t code = ds__cuda_get_info(s->handle, &now);
     ds__cuda_ignore(scope, code);
     if (code == cudaSuccess && now.status == cudaStreamCaptureStatusActive && now.count == 1) {
-        cudaGraphNode_t last = now.after[0];
-        if (ds__cuda_read_nodes(scope, b) == DS_OK) index = ds__cuda_index(b, last);
+        index = ds__cuda_enter_last(scope, b, now.after[0], op && op->kind != DS__OP_GRAPH);
     }
     if (index != UINT32_MAX && index >= known && b->node[index]->kind == DS_NODE_NATIVE) {
         ds__node *old = b->node[index], *n = made ? made : op ? ds__node_make(op, ds_cuda(s->device), s->priority) : NULL;
@@ -4933,8 +5105,7 @@ static uint32_t ds__cuda_note(ds__cuda_scope *scope, const ds__cuda_stream *s, d
 /* What was kept for a node that had no index, or does not come. */
 static void ds__cuda_own_settle(ds__cuda_owns *list, uint32_t index, ds_result r) {
     if (r < 0) ds__cuda_own_drop(list, DS__CUDA_NEW);
-    for (uint32_t i = 0; i < list->count; i++)
-        if (list->at[i].node == DS__CUDA_NEW) list->at[i].node = index == UINT32_MAX ? DS__CUDA_NOWHERE : index;
+    for (uint32_t i = list->count; i-- > 0 && list->at[i].node == DS__CUDA_NEW; ) list->at[i].node = index == UINT32_MAX ? DS__CUDA_NOWHERE : index;
 }
 
 /* A host function, or a copy or fill of host memory. */
@@ -4958,7 +5129,8 @@ static ds_result ds__cuda_resolve(ds__op *op, unsigned at, const void *ptr) {
     ds_pointer_info info;
     if (ds__place_of(op, (int)at) != DS__AT_UNKNOWN) return DS_OK;
     ds_result r = ds__cuda_pointer_query(ptr, &info);
-    unsigned place = info.kind == DS_MEMORY_DEVICE ? DS__AT_DEVICE + (unsigned)info.device.index : info.kind == DS_MEMORY_PAGEABLE ? DS__AT_PAGEABLE : DS__AT_PINNED;
+    unsigned place = info.kind == DS_MEMORY_DEVICE ? DS__AT_DEVICE + (unsigned)info.device.index
+                     : info.kind == DS_MEMORY_PAGEABLE ? DS__AT_PAGEABLE : DS__AT_PINNED;
     op->flags = (uint16_t)(op->flags | place << at);
     return r;
 }
@@ -5009,13 +5181,15 @@ static ds_result ds__cuda_capture_memory(ds__cuda_scope *scope, ds__cuda_stream 
     if (r < 0) return r;
     unsigned to = (unsigned)ds__place_of(op, DS__OP_DST), from = copy ? (unsigned)ds__place_of(op, DS__OP_SRC) : DS__AT_PINNED;
     if (to == DS__AT_PAGEABLE || from == DS__AT_PAGEABLE) return ds__cuda_refuse_pageable(scope);
-    if (to == DS__AT_OTHER || from == DS__AT_OTHER) return ds__cuda_refuse(scope, "a copy between a GPU and a device of the CPU driver cannot be captured");
+    if (to == DS__AT_OTHER || from == DS__AT_OTHER)
+        return ds__cuda_refuse(scope, "a copy between a GPU and a device of the CPU driver cannot be captured");
     op->flags = (uint16_t)(op->flags & ~(unsigned)DS__OP_BLOCKS);
     if (!ds__cuda_on_gpu(to) && !ds__cuda_on_gpu(from)) return ds__cuda_capture_host(scope, s, c, op);
     unsigned here = DS__AT_DEVICE + (unsigned)s->device;
     ds_result (*put)(ds__cuda_stream *s, const ds__op *op) = copy ? ds__cuda_copy_on : ds__cuda_fill;
     if (copy && to >= DS__AT_DEVICE && from >= DS__AT_DEVICE && to != from) put = ds__cuda_copy_between;
-    if (to != here && from != here) return ds__cuda_capture_elsewhere(scope, s, c, (int)((from >= DS__AT_DEVICE ? from : to) - DS__AT_DEVICE), op, put);
+    if (to != here && from != here)
+        return ds__cuda_capture_elsewhere(scope, s, c, (int)((from >= DS__AT_DEVICE ? from : to) - DS__AT_DEVICE), op, put);
     r = put(s, op);
     if (r == DS_OK) (void)ds__cuda_note(scope, s, c, op, NULL);
     return r;
@@ -5089,13 +5263,19 @@ static ds_result ds__cuda_begin(ds__cuda_scope *scope, ds__cuda_stream *s, ds__c
 #else
     (void)after;
     (void)count;
-    if (c->into) return ds__fail(DS_ERR_UNSUPPORTED, "capturing into a graph that is there needs CUDA 12.3, this was built with %d.%d", CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+    if (c->into)
+        return ds__fail(DS_ERR_UNSUPPORTED, "capturing into a graph that is there needs CUDA 12.3, this was built with %d.%d", CUDART_VERSION / 1000,
+                        CUDART_VERSION % 1000 / 10);
     cudaError_t code = cudaStreamBeginCapture(s->handle, mode);
 #endif
     if (DS__LIKELY(code == cudaSuccess)) return DS_OK;
     if (s->kind == DS__STREAM_LEGACY && code != cudaErrorMemoryAllocation) {
         ds__cuda_ignore(scope, code);
         return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "the legacy stream cannot capture; use another stream (%s says %d)", call, (int)code);
+    }
+    if (code == cudaErrorCallRequiresNewerDriver) {
+        ds__cuda_ignore(scope, code);
+        return ds__fail(DS_ERR_UNSUPPORTED, "%s needs a newer driver (it says %d)", call, (int)code);
     }
     if (code != cudaErrorIllegalState) return ds__cuda_check(scope, code, call);
     ds__cuda_look now;
@@ -5109,8 +5289,8 @@ static ds_result ds__cuda_begin(ds__cuda_scope *scope, ds__cuda_stream *s, ds__c
     return r;
 }
 
-static ds_result ds__cuda_begin_listed(ds__cuda_scope *scope, ds__cuda_stream *s, ds__capture *c, const cudaGraphNode_t *after, size_t count, ds__cuda_graph *g,
-                                       ds__cuda_origin *o) {
+static ds_result ds__cuda_begin_listed(ds__cuda_scope *scope, ds__cuda_stream *s, ds__capture *c, const cudaGraphNode_t *after, size_t count,
+                                       ds__cuda_graph *g, ds__cuda_origin *o) {
     ds__cuda_look now;
     ds_result r = ds__cuda_begin(scope, s, c, after, count);
     if (r < 0) return r;
@@ -5240,7 +5420,8 @@ static ds_result ds__cuda_capture_query(void *stream, ds_capture_info *out) {
     ds__cuda_lock();
     r = ds__cuda_find_capture(&scope, s, &now, &c);
     if (r == DS_OK) {
-        out->status = now.status == cudaStreamCaptureStatusNone ? DS_CAPTURE_NONE : now.status == cudaStreamCaptureStatusActive ? DS_CAPTURE_ACTIVE : DS_CAPTURE_INVALIDATED;
+        out->status = now.status == cudaStreamCaptureStatusNone ? DS_CAPTURE_NONE
+                      : now.status == cudaStreamCaptureStatusActive ? DS_CAPTURE_ACTIVE : DS_CAPTURE_INVALIDATED;
         if (c && out->status == DS_CAPTURE_ACTIVE) {
             out->mode = c->mode;
             out->id = c->id;
@@ -5263,14 +5444,15 @@ static ds_result ds__cuda_active(ds__cuda_scope *scope, ds__cuda_stream *s, ds__
     return now->status == cudaStreamCaptureStatusActive ? DS_OK : ds__capture_fail(DS_ERR_CAPTURE_INVALIDATED, *out, 0, "");
 }
 
-static ds_result ds__cuda_list_after(const ds__cuda_scope *scope, const ds__cuda_look *now, ds__body *b, ds_graph_node *out, size_t room, size_t *out_count) {
+static ds_result ds__cuda_list_after(const ds__cuda_scope *scope, const ds__cuda_look *now, ds__body *b, ds_graph_node *out, size_t room,
+                                     size_t *out_count) {
     size_t count = now->count < room ? now->count : room;
     cudaGraphNode_t *after = ds__alloc((count + 1) * sizeof *after);
     if (!after) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu dependencies", count);
     if (count) memcpy(after, now->after, count * sizeof *after);
     ds_result r = ds__cuda_read_nodes(scope, b);
     for (size_t i = 0; i < count && r == DS_OK; i++) {
-        uint32_t index = ds__cuda_index(b, after[i]);
+        uint32_t index = ds__cuda_index(b, after[i], b->count);
         if (index == UINT32_MAX) r = ds__fail(DS_ERR_DRIVER, "the stream depends on a node that is not in the graph");
         else out[i].id = (uint64_t)b->serial << 32 | (index + 1u);
     }
@@ -5295,7 +5477,8 @@ static ds_result ds__cuda_capture_dependencies(void *stream, ds_graph_node *out,
     return r;
 }
 
-static ds_result ds__cuda_update_after(const ds__cuda_scope *scope, const ds__cuda_stream *s, const ds__body *b, const ds_graph_node *nodes, size_t count, int set) {
+static ds_result ds__cuda_update_after(const ds__cuda_scope *scope, const ds__cuda_stream *s, const ds__body *b, const ds_graph_node *nodes,
+                                       size_t count, int set) {
     cudaGraphNode_t *after = ds__alloc((count + 1) * sizeof *after);
     ds_result r = after ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu nodes", count);
     for (size_t i = 0; i < count && r == DS_OK; i++) {
@@ -5329,7 +5512,9 @@ static ds_result ds__cuda_capture_mode(ds_capture_mode mode) {
     enum cudaStreamCaptureMode native = (enum cudaStreamCaptureMode)mode;
     ds__cuda_scope scope;
     ds__cuda_anywhere(&scope, -1);
-    return DS__RT(scope, cudaThreadExchangeStreamCaptureMode, (&native));
+    ds_result r = DS__RT(scope, cudaThreadExchangeStreamCaptureMode, (&native));
+    if (r == DS_OK) ds__tls.mode = (ds_capture_mode)native; /* others may have exchanged it without devstream: the core gives this back */
+    return r;
 }
 
 /* Ends a capture whose stream or whose program ends, as far as CUDA lets this thread. Inside of any scope; the lock is held. */
@@ -7669,6 +7854,14 @@ static ds_result ds__exec_give(ds__exec *x, ds_result r) {
     return r;
 }
 
+/* A capture may be adding to the graph: what changes its nodes then holds the capture lock, too. */
+static int ds__graph_share(ds__graph *g) {
+    int shared = atomic_load(&g->capturing) != 0;
+    if (shared) ds__lock_take(&ds__g.capture_lock);
+    return shared;
+}
+static void ds__graph_unshare(int shared) { if (shared) ds__lock_give(&ds__g.capture_lock); }
+
 /* The sentence for what must wait until the capture is over that makes the graph. */
 static ds_result ds__being_captured(const ds__graph *g) {
     ds_result r = DS_ERR_ILLEGAL_STATE;
@@ -7697,7 +7890,6 @@ static ds_result ds__node_index(const ds__body *b, ds_graph_node node, uint32_t 
 
 /* A new graph object around the body, which is its own from now on, also when this fails. */
 static ds__graph *ds__graph_add(ds__body *body, const char *label) {
-    ds__reclaim();
     ds__graph *g = ds__table_add(&ds__g.graphs);
     if (!g) { ds__body_free(body); ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph"); return NULL; }
     g->body = body;
@@ -7716,6 +7908,7 @@ DSDEF ds_result (ds_graph_create)(const ds_graph_desc *desc, ds_graph *out) {
     if (!desc) desc = &none;
     ds_device device = desc->device;
     DS__RESOLVE(device);
+    ds__reclaim();
     ds__body *b = ds__body_new(ds__driver_of(device), device);
     if (!b) return DS_ERR_OUT_OF_MEMORY;
     ds_result r = b->driver->graph_create(b);
@@ -7751,6 +7944,7 @@ DSDEF ds_result (ds_graph_clone)(ds_graph graph, ds_graph *out) {
     if (out) out->id = 0;
     DS__ENTER("ds_graph_clone");
     DS__REQUIRE(out, "out is NULL");
+    ds__reclaim(); /* never under a lock: the user's destructors may run */
     ds__graph *g = ds__graph_take(graph);
     if (!g) return DS_ERR_INVALID_HANDLE;
     ds_result r = DS_OK;
@@ -7808,6 +8002,7 @@ static ds_result ds__desc_event(const ds__body *b, const ds_node_desc *d, ds__op
     ds_result r = DS_OK;
     if (device->type != b->device.type || (bound >= 0 && (int)(bound >> 32) != b->device.type)) r = ds__fail(DS_ERR_CROSS_DRIVER, "the event and the graph belong to different drivers");
     else if (d->kind == DS_NODE_EVENT_RECORD || bound < 0) r = ds__event_bind(e, b->driver, *device);
+    if (r == DS_OK) atomic_store(&e->recorded, 1); /* a record that fails must not set it free for another device any more */
     op->u.event.event = atomic_load_explicit(&e->native, memory_order_acquire);
     op->u.event.object = e;
     return r;
@@ -7881,21 +8076,22 @@ static ds_result ds__graph_append(ds__graph *g, const ds_node_desc *desc, ds__bo
     ds__body *b = g->body;
     ds__node *n = NULL;
     uint32_t *list = ds__alloc((count + 1) * sizeof *list);
-    if (!list) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu dependencies", count);
+    unsigned char *seen = list ? ds__alloc(b->count + 1u) : NULL;
+    if (!seen) { ds__release(list); return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu dependencies", count); }
     ds_result r = DS_OK;
+    uint32_t known = b->count; /* what a capture adds meanwhile nobody has a handle of */
     for (size_t i = 0; i < count && r == DS_OK; i++) {
         r = ds__node_index(b, deps[i], &list[i]);
-        for (size_t k = 0; k < i && r == DS_OK; k++)
-            if (list[k] == list[i]) r = ds__fail(DS_ERR_INVALID_VALUE, "dependencies %zu and %zu are the same node", k, i);
+        if (r == DS_OK && list[i] < known && seen[list[i]]++) r = ds__fail(DS_ERR_INVALID_VALUE, "dependency %zu is there twice", i);
     }
+    ds__release(seen);
     if (r == DS_OK) r = ds__node_of_desc(b, desc, child, &n);
     if (r == DS_OK) {
-        int shared = atomic_load(&g->capturing) != 0; /* a capture may be adding to it */
-        if (shared) ds__lock_take(&ds__g.capture_lock);
+        int shared = ds__graph_share(g);
         r = ds__body_append(b, n, list, count);
         if (r == DS_OK && (r = b->driver->graph_add(b, b->count - 1)) < 0) b->count--;
         if (r == DS_OK) *out = ds__node_handle(b, b->count - 1);
-        if (shared) ds__lock_give(&ds__g.capture_lock);
+        ds__graph_unshare(shared);
         if (r < 0) ds__node_discard(n);
     }
     ds__release(list);
@@ -7950,7 +8146,11 @@ DSDEF ds_result (ds_graph_add_edges)(ds_graph graph, const ds_graph_node *from, 
     DS__ENTER("ds_graph_add_edges");
     DS__REQUIRE((from && to) || !count, "%s is NULL", from ? "to" : "from");
     ds__graph *g = ds__graph_take(graph);
-    return g ? ds__graph_give(g, ds__edges_add(g->body, from, to, count)) : DS_ERR_INVALID_HANDLE;
+    if (!g) return DS_ERR_INVALID_HANDLE;
+    int shared = ds__graph_share(g);
+    ds_result r = ds__edges_add(g->body, from, to, count);
+    ds__graph_unshare(shared);
+    return ds__graph_give(g, r);
 }
 
 DSDEF ds_result (ds_graph_get_nodes)(ds_graph graph, ds_graph_node *out, size_t room, size_t *out_count) {
@@ -8044,8 +8244,8 @@ DSDEF ds_result (ds_graph_get_node)(ds_graph graph, ds_graph_node node, ds_node_
     return ds__graph_give(g, r);
 }
 
-/* Puts the node in place of another one, with that one's dependencies. */
-static void ds__body_replace(ds__body *b, uint32_t index, ds__node *fresh) {
+/* Puts the node in place of another one, with that one's dependencies; the other one is the caller's. */
+static ds__node *ds__body_replace(ds__body *b, uint32_t index, ds__node *fresh) {
     ds__node *old = b->node[index];
     fresh->deps = old->deps;
     fresh->dep_count = old->dep_count;
@@ -8054,7 +8254,7 @@ static void ds__body_replace(ds__body *b, uint32_t index, ds__node *fresh) {
     fresh->enabled = old->enabled;
     old->deps = NULL;
     b->node[index] = fresh;
-    ds__node_free(old);
+    return old;
 }
 
 static ds_graph_update_reason ds__body_compare(const ds__body *now, const ds__body *then, uint32_t *out_node);
@@ -8084,7 +8284,7 @@ static ds_graph_update_reason ds__body_compare(const ds__body *now, const ds__bo
         const ds__node *a = now->node[i], *b = then->node[i];
         ds_graph_update_reason reason = a->dep_count == b->dep_count ? DS_GRAPH_UPDATE_SUCCESS : DS_GRAPH_UPDATE_TOPOLOGY_CHANGED;
         for (uint32_t k = 0; k < b->dep_count && !reason; k++)
-            if (!ds__node_depends(a, b->deps[k])) reason = DS_GRAPH_UPDATE_TOPOLOGY_CHANGED;
+            if (a->deps[k] != b->deps[k] && !ds__node_depends(a, b->deps[k])) reason = DS_GRAPH_UPDATE_TOPOLOGY_CHANGED;
         if (!reason) reason = ds__node_compare(a, b);
         if (!reason) continue;
         *out_node = i;
@@ -8111,6 +8311,7 @@ static ds_result ds__node_fresh(ds__body *b, uint32_t index, const ds_node_desc 
 
 DSDEF ds_result (ds_graph_set_node)(ds_graph graph, ds_graph_node node, const ds_node_desc *desc) {
     ds__body *child = NULL;
+    ds__node *old = NULL; /* ended without a lock, since the user's destructor may run */
     ds_result r = ds__enter("ds_graph_set_node");
     if (r == DS_OK) r = ds__child_copy(desc, &child);
     ds__graph *g = r == DS_OK ? ds__graph_take(graph) : NULL;
@@ -8119,9 +8320,13 @@ DSDEF ds_result (ds_graph_set_node)(ds_graph graph, ds_graph_node node, const ds
         ds__node *fresh = NULL;
         r = ds__node_index(g->body, node, &i);
         if (r == DS_OK) r = ds__node_fresh(g->body, i, desc, &child, &fresh);
+        int shared = ds__graph_share(g);
         if (r == DS_OK) r = g->body->driver->graph_set(g->body, i, fresh);
-        if (r == DS_OK) ds__body_replace(g->body, i, fresh); else ds__node_discard(fresh);
+        if (r == DS_OK) old = ds__body_replace(g->body, i, fresh);
+        ds__graph_unshare(shared);
+        if (r < 0) ds__node_discard(fresh);
         r = ds__graph_give(g, r);
+        ds__node_free(old);
     } else if (r == DS_OK) {
         r = DS_ERR_INVALID_HANDLE;
     }
@@ -8157,7 +8362,11 @@ __attribute__((format(printf, 2, 3))) static void ds__pen_print(ds__pen *p, cons
     int n = vsnprintf(text, sizeof text, format, args);
     va_end(args);
     size_t size = n < 0 ? 0 : (size_t)n < sizeof text ? (size_t)n : sizeof text - 1;
-    if (!p->stopped && size) p->stopped = p->write_fn(text, size, p->user);
+    if (p->stopped || !size) return;
+    int outer = ds__tls.in_callback;
+    ds__tls.in_callback = 1; /* locks are held */
+    p->stopped = p->write_fn(text, size, p->user);
+    ds__tls.in_callback = outer;
 }
 
 /* Inside of a quoted string of DOT. */
@@ -8239,9 +8448,9 @@ static ds_result ds__dot(ds_graph graph, unsigned flags, ds_write_fn write_fn, v
     ds__pen_print(&pen, "digraph \"");
     ds__pen_quote(&pen, g->label ? g->label : "graph");
     ds__pen_print(&pen, "\" {\n");
-    ds__lock_take(&ds__g.capture_lock);
+    int shared = ds__graph_share(g);
     ds__dot_body(&pen, g->body, "");
-    ds__lock_give(&ds__g.capture_lock);
+    ds__graph_unshare(shared);
     ds__pen_print(&pen, "}\n");
     return ds__graph_give(g, pen.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped) : DS_OK);
 }
@@ -8285,7 +8494,6 @@ static ds_result ds__upload(ds__exec *x, ds_stream stream) {
 static ds_result ds__instantiate(ds__graph *g, const ds_graph_exec_desc *desc, ds_graph_exec *out) {
     if (atomic_load(&g->capturing)) return ds__being_captured(g);
     const char *label = desc->label ? desc->label : g->label;
-    ds__reclaim();
     ds__exec *x = ds__table_add(&ds__g.execs);
     if (!x) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an executable");
     x->driver = g->body->driver;
@@ -8308,6 +8516,7 @@ DSDEF ds_result (ds_graph_instantiate)(ds_graph graph, const ds_graph_exec_desc 
     if (!desc) desc = &none;
     if (desc->flags & DS_GRAPH_DEVICE_LAUNCH) return ds__fail(DS_ERR_UNSUPPORTED, "launching graphs from a device is not offered");
     DS__REQUIRE((desc->flags & ~(unsigned)(DS_GRAPH_AUTO_FREE_ON_LAUNCH | DS_GRAPH_UPLOAD | DS_GRAPH_USE_NODE_PRIORITY | DS_GRAPH_REPLACE_POINTERS)) == 0, "unknown flags %#x", desc->flags);
+    ds__reclaim();
     ds__graph *g = ds__graph_take(graph);
     return g ? ds__graph_give(g, ds__instantiate(g, desc, out)) : DS_ERR_INVALID_HANDLE;
 }
@@ -8348,7 +8557,8 @@ DSDEF ds_result (ds_graph_exec_destroy)(ds_graph_exec exec) {
     return r;
 }
 
-static ds_result ds__exec_update(ds__exec *x, ds__graph *g, ds_graph_update_info *out) {
+/* *out_old is to be freed without a lock, since the user's destructors may run. */
+static ds_result ds__exec_update(ds__exec *x, ds__graph *g, ds_graph_update_info *out, ds__body **out_old) {
     uint32_t node = UINT32_MAX;
     char text[160] = "the graph";
     if (atomic_load(&g->capturing)) { out->reason = DS_GRAPH_UPDATE_ERROR; return ds__being_captured(g); }
@@ -8378,7 +8588,7 @@ static ds_result ds__exec_update(ds__exec *x, ds__graph *g, ds_graph_update_info
         } else if (out->reason == DS_GRAPH_UPDATE_SUCCESS) {
             out->reason = DS_GRAPH_UPDATE_ERROR;
         }
-        if (fresh) ds__body_free(fresh);
+        *out_old = fresh;
         if (r < 0 && r != DS_ERR_GRAPH_UPDATE) return r;
     }
     if (out->reason == DS_GRAPH_UPDATE_SUCCESS) return DS_OK;
@@ -8395,23 +8605,27 @@ DSDEF ds_result (ds_graph_exec_update)(ds_graph_exec exec, ds_graph graph, ds_gr
     ds__exec *x = ds__exec_take(exec);
     if (!x) return DS_ERR_INVALID_HANDLE;
     ds__graph *g = ds__graph_take(graph);
-    ds_result r = g ? ds__graph_give(g, ds__exec_update(x, g, out)) : DS_ERR_INVALID_HANDLE;
-    return ds__exec_give(x, r);
+    ds__body *old = NULL;
+    ds_result r = g ? ds__graph_give(g, ds__exec_update(x, g, out, &old)) : DS_ERR_INVALID_HANDLE;
+    r = ds__exec_give(x, r);
+    if (old) ds__body_free(old);
+    return r;
 }
 
-static ds_result ds__exec_put(ds__exec *x, uint32_t i, ds__node *fresh) {
+static ds_result ds__exec_put(ds__exec *x, uint32_t i, ds__node *fresh, ds__node **old) {
     char text[160];
     ds_graph_update_reason reason = ds__node_compare(x->body->node[i], fresh);
     fresh->priority = x->body->node[i]->priority;
     ds_result r = DS_OK;
     if (reason) r = ds__fail(DS_ERR_INVALID_VALUE, "%s of an executable cannot change so: %s", ds__node_print(x->body, i, text, sizeof text), ds__update_texts[reason]);
     else r = x->driver->exec_set(x->native, i, fresh);
-    if (r == DS_OK) ds__body_replace(x->body, i, fresh);
+    if (r == DS_OK) *old = ds__body_replace(x->body, i, fresh);
     return r;
 }
 
 DSDEF ds_result (ds_graph_exec_set_node)(ds_graph_exec exec, ds_graph_node node, const ds_node_desc *desc) {
     ds__body *child = NULL;
+    ds__node *old = NULL; /* ended without a lock, since the user's destructor may run */
     ds_result r = ds__enter("ds_graph_exec_set_node");
     if (r == DS_OK) r = ds__child_copy(desc, &child);
     ds__exec *x = r == DS_OK ? ds__exec_take(exec) : NULL;
@@ -8420,8 +8634,9 @@ DSDEF ds_result (ds_graph_exec_set_node)(ds_graph_exec exec, ds_graph_node node,
         ds__node *fresh = NULL;
         r = ds__node_index(x->body, node, &i);
         if (r == DS_OK) r = ds__node_fresh(x->body, i, desc, &child, &fresh);
-        if (r == DS_OK && (r = ds__exec_put(x, i, fresh)) < 0) ds__node_discard(fresh);
+        if (r == DS_OK && (r = ds__exec_put(x, i, fresh, &old)) < 0) ds__node_discard(fresh);
         r = ds__exec_give(x, r);
+        ds__node_free(old);
     } else if (r == DS_OK) {
         r = DS_ERR_INVALID_HANDLE;
     }
@@ -8523,7 +8738,7 @@ static ds_result ds__replace_pointers(ds__exec *x, void *const *old_pointers, vo
         if (fresh[i]) DS_IGNORE(x->driver->exec_set(x->native, i, b->node[i]));
     for (uint32_t i = 0; i < b->count; i++) {
         if (!fresh[i]) continue;
-        if (r == DS_OK) ds__body_replace(b, i, fresh[i]); else ds__node_free(fresh[i]);
+        ds__node_free(r == DS_OK ? ds__body_replace(b, i, fresh[i]) : fresh[i]); /* what they keep, the others keep, too */
     }
     ds__release(fresh);
     if (r == DS_OK) *out_replaced = places;
@@ -8548,8 +8763,8 @@ DSDEF ds_result (ds_graph_exec_replace_pointers)(ds_graph_exec exec, void *const
 /* The capture is over: its graph becomes the caller's, or goes. */
 static void ds__capture_over(ds__capture *c, int failed) {
     ds__graph *g = (void *)ds__slot_at(&ds__g.graphs, (uint32_t)c->graph.id - 1);
+    if (failed && !c->into) ds__table_kill(&ds__g.graphs, g); /* first: nobody can destroy it as long as it is being captured */
     atomic_fetch_sub(&g->capturing, 1);
-    if (failed && !c->into) ds__table_kill(&ds__g.graphs, g);
     ds__release(c);
 }
 
@@ -8578,6 +8793,7 @@ static ds_result ds__capture_start(ds__stream *s, ds__graph *g, const ds_graph_n
 
 static ds_result ds__capture_begin(ds_stream stream, ds_capture_mode mode) {
     DS__REQUIRE((unsigned)mode <= DS_CAPTURE_RELAXED, "%d is not a mode of capture", (int)mode);
+    ds__reclaim();
     ds__stream *s = ds__stream_pin(stream);
     if (!s) return DS_ERR_INVALID_HANDLE;
     ds__body *b = ds__body_new(s->driver, s->device);

@@ -2133,7 +2133,6 @@ static ds_result ds__cpu_end_checked(ds__cpu_stream *s, ds__capture *c, ds__capt
         r = ds__capture_fail(DS_ERR_CAPTURE_INVALIDATED, c, 0, "");
     } else {
         uint32_t node = ds__cpu_unjoined(c, &r);
-        if (r < 0) return r;
         if (node != UINT32_MAX) {
             char text[160], rule[320];
             const ds__op *op = &c->body->node[node]->op;
@@ -2887,6 +2886,14 @@ static void ds__cpu_lane_start(ds__cpu_stream *lane, int hold_first) {
     ds__cpu_kick(lane);
 }
 
+/* What failed so far stays failed, later operations run again. The stream has nothing to do. */
+static void ds__cpu_forgive(ds__cpu_stream *s) {
+    atomic_store(&s->past_from, atomic_load(&s->failed_from));
+    atomic_store(&s->past_upto, atomic_load(&s->done));
+    atomic_store(&s->past, atomic_load(&s->failure));
+    atomic_store(&s->failure, NULL);
+}
+
 static void ds__cpu_launch_start(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_launch *run) {
     ds__cpu_exec *x = run->exec;
     ds__cpu_failure *f = atomic_load_explicit(&s->failure, memory_order_relaxed);
@@ -2898,6 +2905,8 @@ static void ds__cpu_launch_start(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_l
         lane->head_at = 0;
         if (!(x->flags & DS_GRAPH_USE_NODE_PRIORITY)) atomic_store_explicit(&lane->level, atomic_load_explicit(&s->level, memory_order_relaxed), memory_order_relaxed);
         if (f) ds__cpu_fail_stream(lane, f, lane->lane_base + 1);
+        /* a failure that an earlier launch's stream brought along is not this one's */
+        else if (atomic_load(&lane->failure) && !atomic_load(&ds__cpu.device[lane->device].failure)) ds__cpu_forgive(lane);
     }
     uint32_t ready = atomic_load_explicit(&ds__cpu.ready_mask, memory_order_relaxed);
     int nest = ds__tls.nested < DS__CPU_NESTED && !ds__cpu.seed && !(ready & ((1u << atomic_load_explicit(&s->level, memory_order_relaxed)) - 1));
@@ -3076,11 +3085,7 @@ static ds_result ds__cpu_device_reset(int device) {
     ds__lock_take(&d->lock);
     for (ds__cpu_stream *s = d->streams; s; s = s->all_next) {
         ds__cpu_failure *f = atomic_load(&s->failure);
-        if (!f) continue;
-        atomic_store(&s->past_from, atomic_load(&s->failed_from));
-        atomic_store(&s->past_upto, atomic_load(&s->done));
-        atomic_store(&s->past, f);
-        atomic_store(&s->failure, NULL);
+        if (f) ds__cpu_forgive(s);
     }
     ds__lock_give(&d->lock);
     return DS_OK;

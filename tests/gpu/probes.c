@@ -1,7 +1,7 @@
 /* What a GPU does where CUDA's documentation leaves it open: plain cudart, no devstream. Each probe runs in a process of its
    own with a deadline, so that a device failure or a hang of one spoils no other, and becomes one row of a Markdown table.
        probes [id]...     exit status 77: there is no GPU; 1: a probe died, hung or could not be set up
-   P1 to P24 ask about CUDA's rules, which the CPU driver keeps; D1 and up about what the CUDA driver relies on.
+   P1 to P27 ask about CUDA's rules, which the CPU driver keeps; D1 and up about what the CUDA driver relies on.
    PROBES_SELFTEST=1 runs made-up probes that end in every way instead (no GPU needed); PROBES_DEADLINE_MS (20000). */
 #define _GNU_SOURCE
 #include <cuda.h>
@@ -834,6 +834,109 @@ static void p24(void) {
     }
 }
 
+static void p25(void) {
+    start();
+    for (int over = 0; over < 2; over++) {
+        cudaStream_t s = free_stream(), idle = free_stream();
+        cudaEvent_t e = any_event();
+        begin(s, RELAXED);
+        MUST(touch(s));
+        MUST(cudaEventRecord(e, s));
+        cudaStreamQuery(s);
+        (void)cudaGetLastError();
+        if (over) note("after that capture's end (%s):", nm(end(s)));
+        else note("the capture is %s:", state(s));
+        note("wait of an idle stream %s, it is %s then", nm(cudaStreamWaitEvent(idle, e, 0)), state(idle));
+        note("work on it %s", nm(touch(idle)));
+        if (!over) note("end of the capture %s, the stream is %s then, work gets through: %s", nm(end(s)), state(idle), gets_through(idle));
+    }
+}
+
+typedef struct p26_job { enum cudaStreamCaptureMode mode; int what; cudaStream_t idle; cudaEvent_t done, later; cudaError_t answer; } p26_job;
+static void p26_ask(void *pointer) {
+    p26_job *j = pointer;
+    enum cudaStreamCaptureMode mode = j->mode;
+    float ms;
+    MUST(cudaThreadExchangeStreamCaptureMode(&mode));
+    switch (j->what) {
+    case 0: j->answer = cudaEventQuery(j->done); break;
+    case 1: j->answer = (cudaError_t)drv_event_query(j->done); break;
+    case 2: j->answer = cudaStreamQuery(j->idle); break;
+    case 3: j->answer = (cudaError_t)drv_stream_query(j->idle); break;
+    case 4: j->answer = cudaEventElapsedTime(&ms, j->done, j->later); break;
+    case 5: j->answer = cudaEventSynchronize(j->done); break;
+    default: j->answer = cudaStreamSynchronize(j->idle); break;
+    }
+}
+static void p26(void) {
+    static const char *const what[] = {
+        "cudaEventQuery", "cuEventQuery", "cudaStreamQuery", "cuStreamQuery", "cudaEventElapsedTime", "cudaEventSynchronize", "cudaStreamSynchronize"
+    };
+    start();
+    entries();
+    p26_job j = { .idle = free_stream(), .done = event(0), .later = event(0) };
+    cudaStream_t s = free_stream();
+    MUST(cudaEventRecord(j.done, j.idle));
+    MUST(cudaEventRecord(j.later, j.idle));
+    MUST(cudaStreamSynchronize(j.idle));
+    for (j.what = 0; j.what < COUNT(what); j.what++)
+        for (int i = 0; i < COUNT(modes); i++)
+            for (int here = 0; here < 2; here++) {
+                j.mode = modes[i];
+                begin(s, cudaStreamCaptureModeGlobal);
+                MUST(touch(s));
+                if (here) p26_ask(&j);
+                else in_thread(p26_ask, &j);
+                note("%s in %s thread whose mode is %s: %s, the capture is %s", what[j.what], here ? "the capturing" : "another", mode_names[i],
+                     nm(j.answer), state(s));
+                enum cudaStreamCaptureMode back = cudaStreamCaptureModeGlobal;
+                MUST(cudaThreadExchangeStreamCaptureMode(&back));
+                (void)end(s);
+            }
+}
+
+static void p27(void) {
+    cudaGraph_t inner, outer = NULL, child = NULL;
+    cudaGraphExec_t exec, whole;
+    cudaGraphNode_t set, off, nodes[4];
+    enum cudaGraphNodeType type;
+    size_t count = COUNT(nodes);
+    start();
+    cudaStream_t s = free_stream();
+    struct cudaMemsetParams p = { .dst = buf, .value = 1, .elementSize = 1, .width = 1, .height = 1 }, q = p;
+    MUST(cudaGraphCreate(&inner, 0));
+    MUST(cudaGraphAddMemsetNode(&set, inner, NULL, 0, &p));
+    q.dst = buf + 1;
+    MUST(cudaGraphAddMemsetNode(&off, inner, &set, 1, &q));
+    MUST(cudaGraphInstantiateWithFlags(&exec, inner, 0));
+    p.value = 2;
+    MUST(cudaGraphExecMemsetNodeSetParams(exec, set, &p));
+    MUST(cudaGraphNodeSetEnabled(exec, off, 0));
+    begin(s, RELAXED);
+    MUST(cudaGraphLaunch(exec, s));
+    MUST(cudaStreamEndCapture(s, &outer));
+    MUST(cudaGraphGetNodes(outer, nodes, &count));
+    MUST(cudaGraphNodeGetType(nodes[0], &type));
+    note("the launch became %zu node(s), the first of type %d (a child is %d)", count, (int)type, (int)cudaGraphNodeTypeGraph);
+    if (count == 1 && type == cudaGraphNodeTypeGraph) {
+        count = COUNT(nodes);
+        MUST(cudaGraphChildGraphNodeGetGraph(nodes[0], &child));
+        MUST(cudaGraphGetNodes(child, nodes, &count));
+        for (size_t i = 0; i < count && i < (size_t)COUNT(nodes); i++) {
+            MUST(cudaGraphNodeGetType(nodes[i], &type));
+            note("node %zu of the child is of type %d (a fill is %d, an empty one %d)", i, (int)type, (int)cudaGraphNodeTypeMemset, (int)cudaGraphNodeTypeEmpty);
+        }
+    }
+    MUST(cudaGraphInstantiateWithFlags(&whole, outer, 0));
+    MUST(cudaMemset(buf, 0, 2));
+    MUST(cudaDeviceSynchronize());
+    MUST(cudaGraphLaunch(whole, s));
+    MUST(settle(s, 2000));
+    MUST(cudaMemcpy(pinned, buf, 2, cudaMemcpyDefault));
+    note("a fill that was set in the executable wrote %d (graph 1, executable 2)", pinned[0]);
+    note("a fill that was off in the executable wrote %d (off 0, on 1)", pinned[1]);
+}
+
 /* ---- D: what the CUDA driver relies on ---- */
 
 static void tell(const char *what, seen_call *c, const gate *g) {
@@ -1241,6 +1344,9 @@ static const probe probes[] = {
     { "P22", "streams created after others were destroyed: handles and ids", p22 },
     { "P23", "recording an event anew before its first wait was reached", p23 },
     { "P24", "wait of the legacy stream for a captured event", p24 },
+    { "P25", "wait of an idle stream for an event of a capture that is invalid", p25 },
+    { "P26", "queries and waits of what is not captured, beside a global capture", p26 },
+    { "P27", "a captured launch of an executable that was changed and has a node switched off", p27 },
     { "D1", "callbacks, host functions and clean-up after a trap", d1 },
     { "D2", "driver functions on a thread that made no runtime call", d2 },
     { "D3", "which calls wait for work that is pending elsewhere", d3 },

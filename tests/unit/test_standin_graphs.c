@@ -673,8 +673,27 @@ static int call_load(void) {
     if (!code) OK(unload(m));
     return (int)code;
 }
+/* Of objects that have nothing to do with the capture. */
+static cudaEvent_t timed;
+static int call_query_stream(void) { return (int)cudaStreamQuery(t); }
+static int call_query_event(void) { return (int)cudaEventQuery(f); }
+static int call_elapsed(void) {
+    float ms;
+    return (int)cudaEventElapsedTime(&ms, timed, timed);
+}
+static CUresult (*query_stream)(CUstream);
+static CUresult (*query_event)(CUevent);
+static int call_driver_query_stream(void) {
+    OK(cudaFree(NULL));
+    return (int)query_stream(t);
+}
+static int call_driver_query_event(void) {
+    OK(cudaFree(NULL));
+    return (int)query_event(f);
+}
 static int (*const unsafe_calls[])(void) = {call_malloc, call_host_alloc, call_malloc_host, call_register, call_copy, call_set,
-                                            call_peer, call_load, call_free, call_free_host};
+                                            call_peer, call_load, call_free, call_free_host, call_query_stream, call_query_event,
+                                            call_elapsed, call_driver_query_stream, call_driver_query_event};
 enum { UNSAFE = sizeof unsafe_calls / sizeof *unsafe_calls };
 
 static int mode_of_call, call_to_make;
@@ -692,10 +711,16 @@ static void prepare_frees(void) {
     if (!to_free_host) OK(cudaHostAlloc(&to_free_host, 16, 0));
 }
 
-/* "A thread's mode is one of the following": the table of cudaThreadExchangeStreamCaptureMode. */
+/* "A thread's mode is one of the following": the table of cudaThreadExchangeStreamCaptureMode.  That queries are of these calls is what
+   PyTorch's pull requests 104487 and 104555 found. */
 static void test_unsafe_calls_are_refused_as_the_two_modes_say(void) {
     find("cuModuleLoadData", &load_data, 12000);
     find("cuModuleUnload", &unload, 12000);
+    find("cuStreamQuery", &query_stream, 12000);
+    find("cuEventQuery", &query_event, 12000);
+    OK(cudaEventCreate(&timed));
+    OK(cudaEventRecord(timed, t));
+    OK(cudaEventSynchronize(timed));
     for (call_to_make = 0; call_to_make < UNSAFE; call_to_make++)
         for (int capture_mode = GLOBAL; capture_mode <= RELAXED; capture_mode++)
             for (mode_of_call = GLOBAL; mode_of_call <= RELAXED; mode_of_call++)
@@ -715,6 +740,7 @@ static void test_unsafe_calls_are_refused_as_the_two_modes_say(void) {
                 }
     if (to_free) OK(cudaFree(to_free));
     if (to_free_host) OK(cudaFreeHost(to_free_host));
+    OK(cudaEventDestroy(timed));
 }
 
 static void test_only_captures_that_forbid_a_call_are_invalidated_by_it(void) {
@@ -735,7 +761,6 @@ static void test_safe_calls_stay_allowed(void) {
     OK(cudaStreamBeginCapture(s, GLOBAL));
     OK(cudaMemGetInfo(&unused, &total));
     OK(cudaPointerGetAttributes(&a, d));
-    OK(cudaEventQuery(f));
     OK(cudaEventSynchronize(f));
     OK(put_fold(d, 1, t));
     OK(cudaStreamSynchronize(t));

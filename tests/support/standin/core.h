@@ -335,7 +335,7 @@ extern atomic_int si_captures; /* open ones */
 /* Each answers 0 or why CUDA refuses; a refusal invalidates what the call would have harmed. */
 int  si_capture_enqueue(stream *s);        /* work for the stream; when it captures, a node must be made of it */
 int  si_capture_refuse(stream *s);         /* what no capture takes: waiting for the stream, asking it, callbacks */
-int  si_capture_unsafe(void);              /* a call that is not safe while something is captured */
+int  si_capture_unsafe(void);              /* a call that is not safe while something is captured; queries are of those */
 int  si_capture_synchronize(int index);    /* waiting for a device */
 
 graph *si_capture_graph(const stream *s);

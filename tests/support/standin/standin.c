@@ -769,6 +769,7 @@ static op *mark(stream *s) {
 static int stream_result(stream *s, int wait) {
     int index = s->device, code = sticky(index), ready;
     if (!code) code = si_capture_refuse(s);
+    if (!code && !wait) code = si_capture_unsafe();
     if (code) return code;
     int mine = s != &si_devices[index].legacy || !STANDIN_LEGACY_COUNTS;
     op *last = mine ? s->tail : mark(s);
@@ -1753,6 +1754,7 @@ static int event_result(const char *call, const void *handle, int wait) {
     event *e = si_object_of(call, H_EVENT, handle);
     int    index = e->device, code = sticky(index);
     int    captured = code ? 0 : si_capture_look(e);
+    if (!code && !captured && !wait) captured = si_capture_unsafe(); /* PyTorch's pull requests 104487 and 104555 report so */
     op    *o = code ? NULL : e->record;
     int    ready = !o || o->done;
     if (wait && o) {
@@ -1784,6 +1786,7 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to) {
     int    code = ms ? sticky(a->device) : cudaErrorInvalidValue;
     if (!code) code = sticky(b->device);
     if (!code && (a->capture || b->capture)) code = cudaErrorCapturedEvent;
+    if (!code) code = si_capture_unsafe();
     if (!code && ((a->flags | b->flags) & cudaEventDisableTiming || !a->record || !b->record || a->device != b->device))
         code = cudaErrorInvalidResourceHandle;
     if (!code && (!a->record->done || !b->record->done)) code = cudaErrorNotReady;
