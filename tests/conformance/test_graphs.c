@@ -2230,6 +2230,23 @@ static void test_a_writer_that_stops_is_not_called_again(void **state) {
     ok(ds_graph_destroy(g));
 }
 
+static int write_and_ask(const char *text, size_t size, void *user) {
+    size_t count;
+    (void)text;
+    (void)size;
+    refused(ds_graph_get_nodes(*(ds_graph *)user, NULL, 0, &count), DS_ERR_NOT_PERMITTED);
+    return 0;
+}
+
+static void test_a_writer_may_not_call_devstream(void **state) {
+    uint64_t *h = word(1);
+    (void)state;
+    ds_graph g = graph_on(0);
+    add_fold(g, h, 2, no_node);
+    ok(ds_graph_dot(g, DS_DOT_PLAIN, write_and_ask, &g));
+    ok(ds_graph_destroy(g));
+}
+
 static void test_a_graph_is_drawn_into_a_file(void **state) {
     static sheet wanted;
     static char got[20000];
@@ -2394,6 +2411,35 @@ static void test_a_graph_over_two_devices_stops_where_one_has_failed(void **stat
     ok(ds_stream_destroy(t));
     ok(ds_host_free(after));
     ok(ds_host_free(apart));
+}
+
+static void test_a_failure_that_a_stream_brought_along_does_not_stay_with_the_executable(void **state) {
+    gate held = { 0 };
+    uint64_t *h = word(1);
+    (void)state;
+    two_devices();
+    ds_kernel k = harness_kernel("explode", explode, 0, NULL, 0, 0);
+    ds_stream bad = made(1), follower = made(0), healthy = made(0);
+    ds_graph g = graph_on(0);
+    add_fold(g, h, 3, no_node);
+    ds_graph_exec x = exec_of(g);
+    gate_close(bad, &held);
+    ok(ds_launch(k, 1, NULL, 0, bad));
+    ok(ds_stream_wait_stream(follower, bad));
+    ok(ds_graph_launch(x, follower));
+    gate_open(&held);
+    refused(ds_stream_synchronize(follower), DS_ERR_FAILED);
+    ok(ds_device_reset(harness_device(1)));
+    ok(ds_graph_launch(x, healthy));
+    ok(ds_stream_synchronize(healthy));
+    assert_true(*h == fold_host(1, 3));
+    ok(ds_graph_exec_destroy(x));
+    ok(ds_graph_destroy(g));
+    ok(ds_kernel_destroy(k));
+    ok(ds_device_reset(harness_device(0)));
+    ok(ds_stream_destroy(bad));
+    ok(ds_stream_destroy(follower));
+    ok(ds_stream_destroy(healthy));
 }
 
 static void test_an_executable_works_again_after_a_reset(void **state) {
@@ -2718,11 +2764,13 @@ const struct CMUnitTest tests_graphs[] = {
     DS_TEST(test_shutdown_names_the_graphs_and_executables_that_were_left, "graphs"),
     DS_TEST(test_a_graph_is_drawn_plainly_and_with_details, "peers 72 74 b.6"),
     DS_TEST(test_a_writer_that_stops_is_not_called_again, "peers b.6"),
+    DS_TEST(test_a_writer_may_not_call_devstream, "graphs"),
     DS_TEST(test_a_graph_is_drawn_into_a_file, "peers 74 b.6"),
     DS_TEST_ALONE(test_a_captured_kernel_that_fails_is_named_and_fails_its_device, "graphs"),
     DS_TEST_ALONE(test_a_kernel_added_by_hand_that_fails_is_named, "graphs"),
     DS_TEST_CPU(test_branches_beside_a_failing_node_stop, "graphs"),
     DS_TEST_CPU(test_a_graph_over_two_devices_stops_where_one_has_failed, "graphs"),
+    DS_TEST_CPU(test_a_failure_that_a_stream_brought_along_does_not_stay_with_the_executable, "graphs"),
     DS_TEST_CPU(test_an_executable_works_again_after_a_reset, "graphs"),
     DS_TEST_CUDA(test_graphs_of_one_driver_are_refused_by_the_other, "graphs"),
     DS_TEST(test_every_failed_allocation_of_captures_and_graphs_is_a_result_and_leaks_nothing, "graphs"),
