@@ -4422,9 +4422,11 @@ static ds_result ds__cuda_graph_add_last(ds__body *b) {
     ds__release(after);
     return r;
 }
-/* The core has the lock when a capture makes the graph. */
+/* When a capture makes the graph the core has the lock. */
+static int ds__cuda_in_capture(const ds__body *b) { return ((const ds__cuda_graph *)b->native)->capture != NULL; }
+
 static ds_result ds__cuda_graph_add(ds__body *b, uint32_t index) {
-    int held = ((ds__cuda_graph *)b->native)->capture != NULL;
+    int held = ds__cuda_in_capture(b);
     (void)index; /* the last */
     ds__cuda_locked += held;
     ds_result r = ds__cuda_graph_add_last(b);
@@ -4442,9 +4444,10 @@ static ds_result ds__cuda_graph_edge_locked(ds__body *b, uint32_t from, uint32_t
     return r;
 }
 static ds_result ds__cuda_graph_edge(ds__body *b, uint32_t from, uint32_t to) {
-    ds__cuda_lock();
+    int held = ds__cuda_in_capture(b);
+    ds__cuda_locked += held;
     ds_result r = ds__cuda_graph_edge_locked(b, from, to);
-    ds__cuda_unlock();
+    ds__cuda_locked -= held;
     return r;
 }
 
@@ -4620,9 +4623,10 @@ static ds_result ds__cuda_graph_set_locked(ds__body *b, uint32_t index, ds__node
     return r;
 }
 static ds_result ds__cuda_graph_set(ds__body *b, uint32_t index, const ds__node *fresh) {
-    ds__cuda_lock();
+    int held = ds__cuda_in_capture(b);
+    ds__cuda_locked += held;
     ds_result r = ds__cuda_graph_set_locked(b, index, (ds__node *)(uintptr_t)fresh);
-    ds__cuda_unlock();
+    ds__cuda_locked -= held;
     return r;
 }
 

@@ -2621,6 +2621,30 @@ static void test_shutdown_ends_the_captures_that_are_open(void **state) {
 /* Lines that are not here: peers 71 (no libraries of others are wrapped); 75 (a loader's threads) is
    test_other_threads_may_allocate_during_captures_that_are_not_global; 76, torch 75 77 to 79 are the allocator's. */
 
+static void test_edges_and_nodes_of_the_graph_of_a_capture_are_changed_by_hand(void **state) {
+    cap c = { 0 };
+    uint64_t *h = word(1);
+    ds_capture_info info;
+    ds_graph_node later, first;
+    (void)state;
+    ds_stream s = made(0);
+    ds_node_desc desc = fold_node(h, 7);
+    BEGIN(&c, s, DS_CAPTURE_THREAD_LOCAL);
+    ok(ds_capture_get_info(s, &info));
+    ok(ds_graph_add(info.graph, &desc, NULL, 0, &later));
+    desc = fold_node(h, 2);
+    ok(ds_graph_add(info.graph, &desc, NULL, 0, &first));
+    ok(ds_graph_add_edges(info.graph, &first, &later, 1));
+    refused(ds_graph_add_edges(info.graph, &first, &later, 1), DS_ERR_INVALID_VALUE);
+    desc = fold_node(h, 3);
+    ok(ds_graph_set_node(info.graph, later, &desc));
+    ok(ds_capture_update_dependencies(s, &later, 1, DS_CAPTURE_SET_DEPENDENCIES));
+    fold(s, h, 4);
+    end_and_launch(&c, 1);
+    assert_true(*h == fold_host(fold_host(fold_host(1, 2), 3), 4));
+    ok(ds_stream_destroy(s));
+}
+
 static void test_each_launch_records_its_events_anew(void **state) {
     cap c = { 0 };
     gate g = { 0 };
@@ -2687,6 +2711,7 @@ static void test_the_first_offending_call_is_the_one_that_is_named(void **state)
 const struct CMUnitTest tests_capture[] = {
     DS_TEST(test_the_first_offending_call_is_the_one_that_is_named, "capture"),
     DS_TEST(test_each_launch_records_its_events_anew, "peers b.3"),
+    DS_TEST(test_edges_and_nodes_of_the_graph_of_a_capture_are_changed_by_hand, "capture"),
     DS_TEST(test_a_legacy_stream_that_is_first_asked_for_during_a_capture_knows_of_it, "peers b.4 P10"),
     DS_TEST(test_a_stream_captures_from_begin_to_end_and_no_other_does, "peers 62 b.4, torch 70"),
     DS_TEST(test_info_tells_what_is_known_of_a_capture, "peers b.4"),
