@@ -357,6 +357,9 @@ static void graph_verbs(world *w, void (*after)(const char *verb)) {
     DO(ds_capture_get_dependencies(w->s, &last, 1, &count))
     DO(ds_graph_add(info.graph, &(ds_node_desc){ .kind = DS_NODE_EMPTY }, &last, 1, &n))
     DO(ds_capture_update_dependencies(w->s, &n, 1, DS_CAPTURE_ADD_DEPENDENCIES))
+    DO(ds_graph_add(info.graph, &(ds_node_desc){ .kind = DS_NODE_EMPTY }, NULL, 0, &first))
+    DO(ds_graph_add_edges(info.graph, &n, &first, 1))
+    DO(ds_graph_set_node(info.graph, first, &(ds_node_desc){ .kind = DS_NODE_EMPTY }))
     assert_int_equal(ds_copy(w->d, w->page, N, w->s), DS_ERR_CAPTURE_UNSUPPORTED);
     after("a copy that is refused");
     assert_int_equal(ds_graph_upload(x, w->s), DS_ERR_CAPTURE_UNSUPPORTED);
