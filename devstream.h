@@ -2273,6 +2273,7 @@ static struct {
     ds__cuda_host *hosts;
     ds__cuda_stage *stages;          /* without users */
     ds__cuda_keep *keeps;            /* what CUDA has not let go yet */
+    ds__cuda_keep *left;             /* what it had not at a shutdown: it may still run and end that, which stays for good */
     _Atomic int host_count, inside;  /* host functions that were put on a stream and have not returned; that run */
     _Atomic uint64_t threads;
 #define DS__CUDA_MEMBER(function, parameters) int (*function) parameters;
@@ -4645,8 +4646,11 @@ static void CUDART_CB ds__cuda_keep_end(void *user) {
     int pending = DS__CUDA_PENDING;
     if (!atomic_compare_exchange_strong(&k->state, &pending, DS__CUDA_TAKEN)) return;
     for (uint32_t i = 0; i < k->count; i++) ds__object_drop(k->object[i]);
-    ds__cuda_unlist_keep(k); /* then the driver may stop */
-    ds__release(k);
+    ds__lock_take(&ds__cuda.host_lock);
+    if (k->previous) k->previous->next = k->next; else ds__cuda.keeps = k->next;
+    if (k->next) k->next->previous = k->previous;
+    ds__release(k); /* before the lock is given: then the driver may stop, and the allocator be another one */
+    ds__lock_give(&ds__cuda.host_lock);
 }
 
 /* An object of CUDA's that owns all of the list; *out NULL: it is empty. */
@@ -4955,6 +4959,8 @@ static void ds__cuda_end_keeps(void) {
         if (take) {
             ds__cuda_keep_empty(take);
             ds__cuda_unlist_keep(take);
+            take->next = ds__cuda.left; /* the driver has stopped for all but this thread */
+            ds__cuda.left = take;
         } else {
             if (count != last) begin = ds__now_ns();
             last = count;
