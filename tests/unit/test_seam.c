@@ -44,7 +44,8 @@ static void await_released(int count) {
 
 static int begin(void **state) {
     (void)state;
-    made = released = 0;
+    made = 0;
+    released = 0;
     return 0;
 }
 static int end(void **state) {
