@@ -1,3 +1,3 @@
 /* All of devstream as one object: cc -c devstream.c. For programs in C++ or CUDA, and for those who link instead of include. */
 #define DEVSTREAM_IMPLEMENTATION
-#include "devstream.h"
+#include "devstream_alloc.h"

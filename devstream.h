@@ -120,7 +120,8 @@ extern "C" {
     X(DS_ERR_CAPTURE_IMPLICIT, -25, "the legacy stream cannot be used while a blocking stream of its device captures") \
     X(DS_ERR_CAPTURED_EVENT, -26, "the event was recorded in a capture, where nothing runs") \
     X(DS_ERR_CAPTURE_WRONG_THREAD, -27, "only the thread that began the capture may end it") \
-    X(DS_ERR_GRAPH_UPDATE, -28, "the executable cannot take over the changed graph; it is as before")
+    X(DS_ERR_GRAPH_UPDATE, -28, "the executable cannot take over the changed graph; it is as before") \
+    X(DS_ERR_PEER_DIED, -29, "the process that was to complete this has died")
 
 /** What every fallible call returns: 0 is success, positive is not an error, negative is one. */
 typedef enum ds_result {
@@ -446,7 +447,7 @@ enum {
     DS_EVENT_DEFAULT = 0,       /**< no timing: the cheapest */
     DS_EVENT_TIMING = 1,        /**< keeps the time at which the record is reached */
     DS_EVENT_BLOCKING_WAIT = 2, /**< ds_event_synchronize sleeps at once instead of spinning first */
-    DS_EVENT_INTERPROCESS = 4,  /**< may be shared between processes; not with DS_EVENT_TIMING */
+    DS_EVENT_INTERPROCESS = 4,  /**< may be shared between processes (ds_event_export); not with DS_EVENT_TIMING */
     DS_EVENT_CUPY = 1           /**< CuPy's default: timing on */
 };
 
@@ -484,6 +485,24 @@ DSDEF DS_MUST_USE ds_result ds_event_elapsed_ms(ds_event start, ds_event end, do
 DSDEF DS_MUST_USE ds_result ds_event_device(ds_event event, ds_device *out);
 /** The flags it was created with. */
 DSDEF DS_MUST_USE ds_result ds_event_flags(ds_event event, unsigned *out);
+
+/** An event for other processes: bytes to send to them. */
+typedef struct ds_ipc_event_handle {
+    unsigned char bytes[64]; /**< of meaning to ds_event_import only */
+} ds_ipc_event_handle;
+
+/** Writes the handle with which other processes import the event; as often as wanted, always the same bytes. An event that
+    was never recorded belongs to the thread's current device from now on. It must live as long as others use it.
+    DS_ERR_INVALID_VALUE: it was created without DS_EVENT_INTERPROCESS, or it was imported itself. */
+DSDEF DS_MUST_USE ds_result ds_event_export(ds_event event, ds_ipc_event_handle *out);
+/** Makes an event of another process's handle, on a device of the same kind; it can be recorded, waited for, asked and
+    synchronized with like the process's own, and is destroyed here like one. Every process sees the latest record of any. What a wait means is fixed
+    at its call, in all processes. If the process that made a record ends before its stream came to it (and only then), waits for
+    that record are over with DS_ERR_PEER_DIED: a stream that waits has failed with it, like after a failure of its own work,
+    until ds_device_reset or its end; other streams go on. That is so on CPU devices; what CUDA does then is not documented.
+    DS_ERR_PEER_DIED: the exporting process has ended. DS_ERR_INVALID_HANDLE: it has destroyed the event. DS_ERR_ILLEGAL_STATE: it
+    is this process. */
+DSDEF DS_MUST_USE ds_result ds_event_import(ds_device device, const ds_ipc_event_handle *handle, ds_event *out);
 
 /* ---- memory -------------------------------------------------------------------------------------------------- */
 
@@ -1025,6 +1044,8 @@ private:
 #define ds_event_elapsed_ms(...) (DS_HERE_, ds_event_elapsed_ms(__VA_ARGS__))
 #define ds_event_device(...) (DS_HERE_, ds_event_device(__VA_ARGS__))
 #define ds_event_flags(...) (DS_HERE_, ds_event_flags(__VA_ARGS__))
+#define ds_event_export(...) (DS_HERE_, ds_event_export(__VA_ARGS__))
+#define ds_event_import(...) (DS_HERE_, ds_event_import(__VA_ARGS__))
 #define ds_alloc(...) (DS_HERE_, ds_alloc(__VA_ARGS__))
 #define ds_alloc_pitch(...) (DS_HERE_, ds_alloc_pitch(__VA_ARGS__))
 #define ds_free(...) (DS_HERE_, ds_free(__VA_ARGS__))
@@ -1105,6 +1126,7 @@ private:
 #endif
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
 #include <stdarg.h>
@@ -1112,6 +1134,7 @@ private:
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -1121,6 +1144,7 @@ private:
 /* What strict -std=c11 hides. */
 extern long syscall(long number, ...);
 extern int clock_gettime(int clock, struct timespec *out); /* clockid_t is an int in glibc and musl */
+extern int madvise(void *at, size_t size, int advice);
 
 #define DS__LIKELY(x) __builtin_expect(!!(x), 1)
 #define DS__UNLIKELY(x) __builtin_expect(!!(x), 0)
@@ -1191,6 +1215,113 @@ DS__SEAM static size_t ds__os_memory(void) {
     return pages > 0 && page > 0 ? (size_t)pages * (size_t)page : (size_t)1 << 30;
 }
 
+/* Address space without memory behind it, aligned to a power of two; NULL: there is none. A size is a multiple of a page. */
+DS__SEAM static void *ds__os_reserve(size_t size, size_t align) {
+    const int flags = MAP_PRIVATE | 0x20 /* MAP_ANONYMOUS */ | 0x4000 /* MAP_NORESERVE */;
+    if (size > SIZE_MAX - align) return NULL;
+    char *at = mmap(NULL, size + align, PROT_NONE, flags, -1, 0);
+    if (at == MAP_FAILED) return NULL;
+    size_t before = (align - (uintptr_t)at % align) % align;
+    if (before) munmap(at, before);
+    munmap(at + before + size, align - before);
+    return at + before;
+}
+/* Puts zeroed memory there, in large pages where the system has them; 0: it has none. */
+DS__SEAM static int ds__os_commit(void *at, size_t size) {
+    if (mprotect(at, size, PROT_READ | PROT_WRITE)) return 0;
+    madvise(at, size, 14 /* MADV_HUGEPAGE */);
+    return 1;
+}
+/* The memory is the system's again, and whoever touches the addresses dies. When there are too many pieces for the system to
+   remember, they can still be touched. */
+DS__SEAM static void ds__os_decommit(void *at, size_t size) {
+    const int flags = MAP_PRIVATE | MAP_FIXED | 0x20 /* MAP_ANONYMOUS */ | 0x4000 /* MAP_NORESERVE */;
+    if (mmap(at, size, PROT_NONE, flags, -1, 0) == MAP_FAILED) madvise(at, size, 4 /* MADV_DONTNEED */);
+}
+DS__SEAM static void ds__os_unreserve(void *at, size_t size) { munmap(at, size); }
+
+/* Memory that other processes can open although it has no name that could stay behind: /proc/PID/fd/N leads to it, and `cookie`, which nothing
+   else has, tells that it does. It has its size for good, but nothing behind it yet; -1: the system refuses (errno). */
+DS__SEAM static int ds__os_memfd(size_t size, uint64_t cookie) {
+    char name[48];
+    snprintf(name, sizeof name, "devstream-%016llx", (unsigned long long)cookie);
+    int fd = (int)syscall(SYS_memfd_create, name, 3 /* MFD_CLOEXEC | MFD_ALLOW_SEALING */);
+    if (fd >= 0 && (syscall(SYS_ftruncate, fd, (long)size) || fcntl(fd, 1033 /* F_ADD_SEALS */, 6 /* F_SEAL_SHRINK | F_SEAL_GROW */))) {
+        int error = errno;
+        close(fd);
+        errno = error;
+        return -1;
+    }
+    return fd;
+}
+static int ds__os_is_memfd(const char *path, uint64_t cookie) {
+    char link[96], name[48];
+    long n = syscall(SYS_readlinkat, -100 /* AT_FDCWD */, path, link, sizeof link - 1);
+    snprintf(name, sizeof name, "devstream-%016llx", (unsigned long long)cookie);
+    if (n > 0) link[n] = 0;
+    return n > 0 && strstr(link, name) != NULL;
+}
+/* The memory of another process; -1, and errno says why: ENOENT when that has ended or closed it. */
+DS__SEAM static int ds__os_memfd_open(int pid, int fd, uint64_t cookie, size_t size) {
+    char path[48], mine[48];
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", pid, fd);
+    if (!ds__os_is_memfd(path, cookie)) { /* so that nothing else is opened: it might be a device */
+        if (errno != EACCES && errno != EPERM) errno = ENOENT;
+        return -1;
+    }
+    int got = open(path, O_RDWR | 0x80000 /* O_CLOEXEC */);
+    if (got < 0) return -1;
+    snprintf(mine, sizeof mine, "/proc/self/fd/%d", got);
+    if (ds__os_is_memfd(mine, cookie) && (size_t)lseek(got, 0, SEEK_END) == size) return got;
+    close(got);
+    errno = ENOENT;
+    return -1;
+}
+/* Puts memory behind these bytes, so that touching them cannot fail; 0: there is none. */
+DS__SEAM static int ds__os_memfd_reserve(int fd, size_t at, size_t size) {
+    long r;
+    do r = syscall(SYS_fallocate, fd, 0, (long)at, (long)size); while (r && errno == EINTR);
+    return r == 0;
+}
+DS__SEAM static void *ds__os_memfd_map(int fd, size_t size) {
+    void *at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    return at == MAP_FAILED ? NULL : at;
+}
+DS__SEAM static void ds__os_unmap(void *at, size_t size) { munmap(at, size); }
+
+/* Takes the lock of a byte for the open file, until that is closed, at the latest by the kernel when the process ends. */
+static int ds__os_lock_byte(int fd, uint64_t byte, int command) {
+    struct flock f;
+    memset(&f, 0, sizeof f);
+    f.l_type = F_WRLCK;
+    f.l_whence = SEEK_SET;
+    f.l_start = (long)byte;
+    f.l_len = 1;
+    if (fcntl(fd, command, &f)) return -1;
+    return f.l_type != F_UNLCK;
+}
+DS__SEAM static int ds__os_hold_byte(int fd, uint64_t byte) { return ds__os_lock_byte(fd, byte, 37 /* F_OFD_SETLK */) >= 0; }
+/* 1: somebody else holds it. */
+DS__SEAM static int ds__os_byte_held(int fd, uint64_t byte) { return ds__os_lock_byte(fd, byte, 36 /* F_OFD_GETLK */) != 0; }
+
+/* A number that is unlikely to come twice. */
+DS__SEAM static uint64_t ds__os_cookie(void) {
+    uint64_t n = 0;
+    if (syscall(SYS_getrandom, &n, sizeof n, 0) != (long)sizeof n || n == 0) n = ds__now_ns() * 0x9e3779b97f4a7c15u ^ (uint64_t)(uintptr_t)&n ^ (uint64_t)getpid() << 32;
+    return n ? n : 1;
+}
+
+/* As the two above, between processes. */
+DS__SEAM static void ds__futex_wake_shared(_Atomic uint32_t *word) { syscall(SYS_futex, word, 1 /* FUTEX_WAKE */, INT_MAX, NULL, NULL, 0); }
+/* Sleeps while all words have these values. A system before Linux 5.16 cannot wait for several: there it sleeps for half a millisecond. */
+typedef struct ds__sleep { uint64_t value, address; uint32_t flags, zero; } ds__sleep; /* struct futex_waitv */
+DS__SEAM static void ds__futex_wait_any(ds__sleep *list, unsigned count, uint64_t timeout_ns) {
+    uint64_t until = ds__now_ns() + timeout_ns;
+    struct timespec t = { (time_t)(until / 1000000000u), (long)(until % 1000000000u) }, nap = { 0, 500000 };
+    if (syscall(449 /* SYS_futex_waitv */, list, count, 0, &t, 1 /* CLOCK_MONOTONIC */) < 0 && errno == ENOSYS)
+        syscall(SYS_nanosleep, &nap, NULL);
+}
+
 /* The library's threads take no signals: handlers run on the threads of the program. Left open are the C library's own
    (32 to 34: setuid asks every thread with one) and those of a fault, which belong to the thread that has it. */
 DS__SEAM static void ds__os_block_signals(void) {
@@ -1220,7 +1351,7 @@ static inline void ds__lock_give(ds__lock *lock) { atomic_store_explicit(&lock->
 typedef struct ds__thread ds__thread;
 
 /* A range of memory as a look-up finds it. */
-typedef struct ds__found { uintptr_t base, end; ds_memory_kind kind; int backend, device; } ds__found;
+typedef struct ds__found { uintptr_t base, end; ds_memory_kind kind; int held, backend, device; } ds__found; /* held: DS__HELD_* or 0 */
 #define DS__HITS 4
 
 /* What each thread has; the rest of its state hangs on `thread`, which a use of the thread's device or streams makes. */
@@ -1229,13 +1360,16 @@ typedef struct ds__tls_block {
     ds_site site;        /* where it was called from */
     int in_callback;     /* inside of the user's code that devstream runs */
     int nested;          /* CPU driver: streams being run inside of one another */
+    int quiet;           /* memory comes and goes for the allocator, which no open capture forbids: torch makes the thread relaxed for it */
     ds_capture_mode mode;/* which captures' rules the thread keeps: ds_capture_exchange_mode */
     uint64_t number;     /* of the thread, once asked for */
     uint32_t epoch;      /* ds__g.epoch for which `thread` is valid */
     ds__thread *thread;
     uint32_t hit_version, hit_next; /* the table's version for which these are right; which goes next */
     ds__found hit[DS__HITS];        /* ranges found last */
-    char error[512];
+    ds_result code;      /* of the last failure */
+    int mute;            /* failures are not told to the log: they are not the user's, or not yet */
+    char error[1024];
 } ds__tls_block;
 static __thread ds__tls_block ds__tls;
 
@@ -1277,7 +1411,8 @@ static ds_result ds__fail(ds_result code, const char *format, ...) {
     va_start(args, format);
     vsnprintf(t->error + n, size - n, format, args);
     va_end(args);
-    ds__log(DS_LOG_ERROR, code, t->error);
+    t->code = code;
+    if (!t->mute) ds__log(DS_LOG_ERROR, code, t->error);
     return code;
 }
 
@@ -1515,6 +1650,7 @@ typedef struct ds__stream {
     uint8_t of_legacy;            /* 1: a wrapper of the legacy stream */
     ds_stream base;               /* a wrapper of a default stream has that one's native form, and a reference to it */
     _Atomic uint8_t unwrapped;    /* 1: the native stream was given away */
+    _Atomic(void *) arena;        /* the allocator's: the stream's memory in its device's default pool */
     _Atomic int owners;
     char *label;
     void (*release_fn)(void *user);
@@ -1526,7 +1662,8 @@ typedef struct ds__event {
     ds__slot slot;
     _Atomic(void *) native;       /* the driver's event, made at the first record */
     ds__lock bind;                /* of the first record, and of one that fails */
-    _Atomic int recorded;         /* 1: a record has succeeded */
+    _Atomic int recorded;         /* 1: a record has succeeded, or other processes may know it */
+    int imported;
     const ds__driver *driver;     /* of the first record; set before `native` */
     _Atomic int64_t device;       /* -1 unbound, else type << 32 | index */
     unsigned flags;
@@ -1577,7 +1714,8 @@ typedef struct ds__exec {
 
 enum { DS__OP_JUMP = 0, DS__OP_KERNEL, DS__OP_COPY, DS__OP_FILL, DS__OP_HOST, DS__OP_CALLBACK, DS__OP_RECORD, DS__OP_WAIT,
        DS__OP_WAIT_STREAM, DS__OP_NOTHING, DS__OP_GRAPH, DS__OP_UPLOAD, DS__OP_EXTERNAL_RECORD, DS__OP_EXTERNAL_WAIT,
-       DS__OP_LANE_WAIT, DS__OP_NODE_RECORD, DS__OP_NODE_WAIT /* the CPU driver's: in its executables */ };
+       DS__OP_LANE_WAIT, DS__OP_NODE_RECORD, DS__OP_NODE_WAIT, DS__OP_SHARED_RECORD /* the CPU driver's: in its executables */,
+       DS__OP_FREE /* the CPU driver's */ };
 
 enum {
     DS__OP_STAGED = 1, /* copy: the devices cannot reach each other */
@@ -1606,11 +1744,27 @@ typedef struct ds__op {
         struct { void *exec; ds__body *body; } graph;     /* launch, upload: the driver's executable, and what is in it */
         struct { void *stream; uint64_t upto; } wait; /* wait for another stream; the driver fills upto */
         struct { void *stamp; } stamp;       /* CPU driver: a timed record in its queue */
+        struct { void *lane; } shared;       /* and one that other processes are told of */
+        struct { void *ptr; size_t size; int device; } memory; /* CPU driver: memory that the stream gives back */
     } u;
 } ds__op;
 
 /* X(entry, parameters, arguments): everything a driver does, but starting, reporting and ending. Stream and event
-   arguments are the driver's own objects; device is an index. Makes the table, the fault layer and its names. */
+   arguments are the driver's own objects; device is an index. Makes the table, the fault layer and its names.
+   Of virtual memory, which no open capture forbids:
+   space_reserve  addresses without memory. *out_page is the unit in which memory is mapped, and they are aligned to it; the
+                  driver rounds the size up to it. DS_ERR_UNSUPPORTED: the device has no virtual memory.
+   space_map      memory behind [at, at + size), whole pages of a reservation behind which there is none. This device and all
+                  that reach it as peers read and write it. When it fails everything is as it was.
+   space_unmap    takes the memory of one or several space_maps back, all of it and nothing else. It waits for nothing: no work
+                  uses the memory any more. DS_ERR_INVALID_VALUE: the range is not that, and nothing was done; with any other
+                  result it was.
+   Of the driver's own allocator, which keeps what is given back for later:
+   async_alloc    memory of the stream's device; work that is put on the stream from now on may use it, and what comes after that.
+   async_free     gives it back when the stream has come there, on any stream of the driver. When it fails nothing was given back.
+                  A stream that captures is refused both (DS_ERR_CAPTURE_UNSUPPORTED), and the capture goes on.
+   async_trim     returns what the allocator keeps to the device, down to so many bytes.
+   async_info     *out_reserved: what the allocator has of the device, *out_used: what of it is in use. */
 #define DS__ENTRIES(X) \
     X(device_properties, (int device, ds_device_properties *out), (device, out)) \
     X(device_memory, (int device, size_t *out_free, size_t *out_total), (device, out_free, out_total)) \
@@ -1628,8 +1782,17 @@ typedef struct ds__op {
     X(event_query, (void *event), (event)) \
     X(event_synchronize, (void *event, uint64_t timeout_ns), (event, timeout_ns)) \
     X(event_elapsed, (void *start, void *end, double *out_ms), (start, end, out_ms)) \
+    X(event_export, (void *event, unsigned char *out), (event, out)) \
+    X(event_import, (int device, const unsigned char *handle, void **out), (device, handle, out)) \
     X(submit, (void *stream, const ds__op *op), (stream, op)) \
     X(memory_alloc, (int device, size_t size, void **out), (device, size, out)) \
+    X(space_reserve, (int device, size_t size, size_t *out_page, void **out), (device, size, out_page, out)) \
+    X(space_map, (int device, void *at, size_t size), (device, at, size)) \
+    X(space_unmap, (int device, void *at, size_t size), (device, at, size)) \
+    X(async_alloc, (int device, void *stream, size_t size, void **out), (device, stream, size, out)) \
+    X(async_free, (int device, void *stream, void *ptr, size_t size), (device, stream, ptr, size)) \
+    X(async_trim, (int device, size_t keep), (device, keep)) \
+    X(async_info, (int device, size_t *out_reserved, size_t *out_used), (device, out_reserved, out_used)) \
     X(memory_wait, (int device), (device)) \
     X(host_alloc, (size_t size, void **out), (size, out)) \
     X(host_register, (void *ptr, size_t size), (ptr, size)) \
@@ -1675,6 +1838,7 @@ struct ds__driver {
                                                freed and NULL; 0: not yet (or no memory: asked again later) */
     ds_result (*memory_release)(ds_memory_kind kind, int device, void *ptr, size_t size); /* gives it back, and does so
                                                whatever it returns; nothing uses the memory any more */
+    void (*space_release)(int device, void *at, size_t size); /* gives a reservation back, in which nothing is mapped */
 #define DS__MEMBER(entry, parameters, arguments) ds_result (*entry) parameters;
     DS__ENTRIES(DS__MEMBER)
 #undef DS__MEMBER
@@ -1694,6 +1858,8 @@ DS__SEAM static size_t ds__op_bytes(const ds__op *op) {
 /* ---- >>state ---------------------------------------------------------------------------------------------------- */
 
 enum { DS__COLD = 0, DS__READY = 1, DS__FORKED = 2 };
+
+typedef struct ds__mapping { uintptr_t at; size_t size; } ds__mapping;
 
 static struct {
     _Atomic int state;           /* DS__COLD ... */
@@ -1721,7 +1887,16 @@ static struct {
     _Atomic(ds__ranges *) ranges;
     _Atomic size_t range_count;
     _Atomic uint32_t range_version; /* odd while it is changed */
+    ds__lock mapping_lock;
+    ds__mapping *mappings;       /* what is mapped in reserved address space, by address */
+    size_t mapping_count, mapping_room;
 } ds__g = { .mutex = PTHREAD_MUTEX_INITIALIZER };
+
+/* What the allocator is told, when there is one. */
+static struct {
+    void (*_Atomic stream_gone_fn)(ds__stream *s); /* before a stream is destroyed; it is pinned */
+    void (*_Atomic shutdown_fn)(void);             /* all work is done, everything else is still there */
+} ds__upper;
 
 static void ds__count_dead(int n) { atomic_fetch_add(&ds__g.dead, n); }
 
@@ -2082,7 +2257,7 @@ static int ds__captures_open(void) { return atomic_load_explicit(&ds__g.capture_
 /* Whether the open capture makes unsafe calls of this thread fail (cudaThreadExchangeStreamCaptureMode). The lock is held. */
 static int ds__capture_forbids(const ds__capture *c) {
     ds_capture_mode mine = ds__tls.mode;
-    if (mine == DS_CAPTURE_RELAXED || c->mode == DS_CAPTURE_RELAXED) return 0;
+    if (ds__tls.quiet || mine == DS_CAPTURE_RELAXED || c->mode == DS_CAPTURE_RELAXED) return 0;
     return c->thread == ds__thread_number() || (mine == DS_CAPTURE_GLOBAL && c->mode == DS_CAPTURE_GLOBAL);
 }
 
@@ -2113,6 +2288,303 @@ DS__SEAM static void ds__capture_unlist(ds__capture *c) {
     ds__capture **p = &ds__g.captures;
     while (*p && *p != c) p = &(*p)->next;
     if (*p) { *p = c->next; atomic_fetch_sub(&ds__g.capture_count, 1); }
+}
+
+/* ---- >>mappings: what is mapped in reserved address space, of both drivers ---------------------------------------------- */
+
+/* Policy. A driver enters a mapping before it makes it and takes it out before it ends it. So two that touch are refused, and an
+   unmapping is known to end at the bounds of mappings: cuMemUnmap takes a whole mapping and nothing else. */
+
+/* Index of the first mapping that ends after the address. The lock is held. */
+static size_t ds__mapping_after(uintptr_t address) {
+    size_t low = 0, high = ds__g.mapping_count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (ds__g.mappings[middle].at + ds__g.mappings[middle].size <= address) low = middle + 1; else high = middle;
+    }
+    return low;
+}
+
+DS__SEAM static ds_result ds__mapping_add(void *ptr, size_t size) {
+    uintptr_t at = (uintptr_t)ptr;
+    ds_result r = DS_OK;
+    ds__lock_take(&ds__g.mapping_lock);
+    size_t i = ds__mapping_after(at);
+    if (i < ds__g.mapping_count && ds__g.mappings[i].at < at + size) {
+        r = DS_ERR_INVALID_VALUE;
+    } else if (ds__g.mapping_count == ds__g.mapping_room) {
+        size_t room = ds__g.mapping_room ? 2 * ds__g.mapping_room : 64;
+        ds__mapping *more = ds__alloc(room * sizeof *more);
+        if (!more) r = DS_ERR_OUT_OF_MEMORY;
+        else {
+            if (ds__g.mapping_count) memcpy(more, ds__g.mappings, ds__g.mapping_count * sizeof *more);
+            ds__release(ds__g.mappings);
+            ds__g.mappings = more;
+            ds__g.mapping_room = room;
+        }
+    }
+    if (r == DS_OK) {
+        memmove(ds__g.mappings + i + 1, ds__g.mappings + i, (ds__g.mapping_count++ - i) * sizeof *ds__g.mappings);
+        ds__g.mappings[i].at = at;
+        ds__g.mappings[i].size = size;
+    }
+    ds__lock_give(&ds__g.mapping_lock);
+    if (r == DS_ERR_INVALID_VALUE) return ds__fail(r, "%zu bytes at %p touch what is mapped already", size, ptr);
+    return r == DS_OK ? r : ds__fail(r, "no memory to keep track of %zu mapped bytes", size);
+}
+
+/* Takes out the first mapping of [at, end); 0: there is none. */
+DS__SEAM static int ds__mapping_take(uintptr_t at, uintptr_t end, ds__mapping *out) {
+    ds__lock_take(&ds__g.mapping_lock);
+    size_t i = ds__mapping_after(at);
+    int found = i < ds__g.mapping_count && ds__g.mappings[i].at >= at && ds__g.mappings[i].at < end;
+    if (found) {
+        *out = ds__g.mappings[i];
+        memmove(ds__g.mappings + i, ds__g.mappings + i + 1, (--ds__g.mapping_count - i) * sizeof *ds__g.mappings);
+    }
+    ds__lock_give(&ds__g.mapping_lock);
+    return found;
+}
+
+/* Whether the range is one or several mappings. */
+DS__SEAM static ds_result ds__mapping_check(void *ptr, size_t size) {
+    uintptr_t at = (uintptr_t)ptr, end = at + size;
+    ds__lock_take(&ds__g.mapping_lock);
+    for (size_t i = ds__mapping_after(at); at < end && i < ds__g.mapping_count && ds__g.mappings[i].at == at; i++) at += ds__g.mappings[i].size;
+    ds__lock_give(&ds__g.mapping_lock);
+    return at == end && size ? DS_OK : ds__fail(DS_ERR_INVALID_VALUE, "%zu bytes at %p are not what was mapped", size, ptr);
+}
+
+/* ---- >>boards: what several processes look at ----------------------------------------------------------------------------- */
+
+/* Policy. A process that shares something has a board: shared memory that others open, and that goes with the last of them. On it stand its
+   interprocess events (marks), how far the streams that record them have come (lanes), and who uses its memory (stakes).
+   Whoever is on a board has a number there, never given twice, and holds the lock of the byte with that number. The kernel drops it when the
+   process ends, however that happens, so a lock that is free says that nothing will come from there any more. It is a lock of the open
+   file (F_OFD_SETLK): flock has only one for a whole file; a record lock of the old kind is lost when anything in the process closes
+   the file; a robust futex belongs to a thread, which would have to live as long as the process. A forked child has the open file too, and so closes it first of all.
+   Memory is reserved before it is touched: where there is none that is a result and no signal. */
+
+enum { DS__MARKS = 1 << 16, DS__LANES = 1 << 18, DS__STAKES = 1 << 14, DS__LEASES = 62, DS__BOARD_LAYOUT = 1 };
+
+/* The progress of one stream that records events of this board: its operations up to `done` are over, and those from failed_from to
+   failed_upto have failed. */
+typedef struct ds__lane { _Atomic uint64_t done, failed_from, failed_upto, who; } ds__lane; /* who: number << 24 | process id */
+/* An event. */
+typedef struct ds__mark {
+    _Atomic uint64_t word;          /* of the latest record: lane + 1 (24 bits) and the number of the operation (the lowest 40); 0: none */
+    _Atomic uint32_t generation;
+    uint32_t next;                  /* the owner's: index + 1, in the list of free ones */
+} ds__mark;
+/* A piece of memory. */
+typedef struct ds__stake {
+    _Atomic uint64_t word;          /* generation << 1, and 1: it may be taken */
+    uint64_t next;                  /* as a mark's */
+    _Atomic uint64_t lease[DS__LEASES]; /* numbers of the processes that use it; 0: free */
+} ds__stake;
+
+typedef struct ds__sheet {
+    uint64_t cookie;
+    uint32_t layout;
+    _Atomic uint32_t lanes, waiters, bell; /* given out; threads that sleep on the bell, which is changed after `done` */
+    _Atomic uint64_t peers;         /* numbers given out; 1 is the owner's */
+    char pad[4096 - 40];
+    ds__mark mark[DS__MARKS];
+    ds__lane lane[DS__LANES];
+    ds__stake stake[DS__STAKES];
+} ds__sheet;
+
+/* A board that this process has open. */
+typedef struct ds__board {
+    struct ds__board *next;
+    ds__sheet *sheet;
+    uint64_t serial, cookie, me;    /* serial: no other board of this process ever had it */
+    int pid, fd, users;             /* users: of another's board */
+    _Atomic int pending;            /* operations that will write to it */
+    uint32_t marks, free_mark, stakes, free_stake; /* of the own one: given out so far; index + 1 of free ones */
+} ds__board;
+
+static struct {
+    pthread_mutex_t mutex;
+    ds__board *own, *others;
+    uint64_t serials;
+    int atfork;
+} ds__boards = { .mutex = PTHREAD_MUTEX_INITIALIZER };
+
+/* What the handles of events and of memory say; the rest of their 64 bytes is zero. */
+typedef struct ds__address {
+    uint32_t kind;                  /* DS__ADDRESS_* */
+    int32_t pid, fd;
+    uint32_t index, generation, zero;
+    uint64_t cookie, size;
+} ds__address;
+enum { DS__ADDRESS_EVENT = 0x01457344, DS__ADDRESS_MEMORY = 0x014d7344 };
+
+static void ds__boards_lock(void) { pthread_mutex_lock(&ds__boards.mutex); }
+static void ds__boards_unlock(void) { pthread_mutex_unlock(&ds__boards.mutex); }
+
+/* In a forked child: the parent must not seem to be alive as long as the child is. */
+static void ds__boards_forked(void) {
+    if (ds__boards.own) { close(ds__boards.own->fd); ds__boards.own->fd = -1; }
+    for (ds__board *b = ds__boards.others; b; b = b->next) { close(b->fd); b->fd = -1; }
+    ds__boards_unlock();
+}
+
+static void ds__board_free(ds__board *b) {
+    if (b->sheet) ds__os_unmap(b->sheet, sizeof *b->sheet);
+    if (b->fd >= 0) close(b->fd);
+    ds__release(b);
+}
+
+/* The mutex is held. */
+static ds__board *ds__board_new(int fd) {
+    ds__board *b = ds__alloc(sizeof *b);
+    if (b && !ds__boards.atfork) ds__boards.atfork = pthread_atfork(ds__boards_lock, ds__boards_unlock, ds__boards_forked) == 0;
+    if (b && ds__boards.atfork) b->sheet = ds__os_memfd_map(fd, sizeof *b->sheet);
+    if (!b || !b->sheet) { ds__release(b); close(fd); return NULL; }
+    b->fd = fd;
+    b->serial = ++ds__boards.serials;
+    return b;
+}
+
+static ds_result ds__board_short(void) { return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for what processes share"); }
+
+/* The process's own board, made when first needed. The mutex is held. */
+DS__SEAM static ds_result ds__board_own(ds__board **out) {
+    uint64_t cookie = ds__os_cookie();
+    if ((*out = ds__boards.own) != NULL) return DS_OK;
+    int fd = ds__os_memfd(sizeof(ds__sheet), cookie);
+    if (fd < 0) return ds__fail(DS_ERR_SYSTEM, "the system refuses memory to share (memfd_create): %s", strerror(errno));
+    int reserved = ds__os_memfd_reserve(fd, 0, offsetof(ds__sheet, mark));
+    ds__board *b = ds__board_new(fd);
+    if (b && (!reserved || !ds__os_hold_byte(fd, 1))) { ds__board_free(b); b = NULL; }
+    if (!b) return ds__board_short();
+    b->cookie = b->sheet->cookie = cookie;
+    b->me = 1;
+    b->pid = (int)getpid();
+    b->sheet->layout = DS__BOARD_LAYOUT;
+    atomic_store(&b->sheet->peers, 1);
+    *out = ds__boards.own = b;
+    return DS_OK;
+}
+
+/* 1: the process with this number on the board is there. */
+static int ds__board_alive(const ds__board *b, uint64_t number) { return number == b->me || ds__os_byte_held(b->fd, number); }
+
+/* Why another process's memory could not be opened. */
+static ds_result ds__peer_fail(int pid) {
+    if (errno == ENOENT) return ds__fail(DS_ERR_PEER_DIED, "process %d, which exported the handle, has ended or has shut devstream down", pid);
+    if (errno == EACCES || errno == EPERM) return ds__fail(DS_ERR_SYSTEM, "process %d, which exported the handle, may not be looked into; both must belong to the same user", pid);
+    return ds__fail(DS_ERR_SYSTEM, "what process %d shares cannot be opened: %s", pid, strerror(errno));
+}
+
+/* Closes what nobody uses any more. The mutex is held. */
+static void ds__boards_tidy(void) {
+    for (ds__board **p = &ds__boards.others; *p; ) {
+        ds__board *b = *p;
+        if (b->users || atomic_load(&b->pending)) { p = &b->next; continue; }
+        *p = b->next;
+        ds__board_free(b);
+    }
+}
+
+static ds_result ds__board_join(int pid, int fd, uint64_t cookie, ds__board **out) {
+    int got = ds__os_memfd_open(pid, fd, cookie, sizeof(ds__sheet));
+    if (got < 0) return ds__peer_fail(pid);
+    ds__board *b = ds__board_new(got);
+    if (!b) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to see what process %d shares", pid);
+    b->me = UINT64_MAX;
+    b->pid = pid;
+    b->cookie = cookie;
+    ds_result r = DS_OK;
+    if (b->sheet->cookie != cookie || b->sheet->layout != DS__BOARD_LAYOUT)
+        r = ds__fail(DS_ERR_UNSUPPORTED, "process %d has another version of devstream, with which nothing can be shared", pid);
+    else if ((b->me = atomic_fetch_add(&b->sheet->peers, 1) + 1, !ds__os_hold_byte(got, b->me)))
+        r = ds__fail(DS_ERR_SYSTEM, "the system refuses a file lock: %s", strerror(errno));
+    if (r < 0) { ds__board_free(b); return r; }
+    b->next = ds__boards.others;
+    ds__boards.others = b;
+    *out = b;
+    return DS_OK;
+}
+
+/* The board of the process that exported a handle, which must live; ends with ds__board_close. The mutex is held. */
+DS__SEAM static ds_result ds__board_open(int pid, int fd, uint64_t cookie, ds__board **out) {
+    ds__board *b = ds__boards.others;
+    ds_result r = DS_OK;
+    if (pid == (int)getpid()) return ds__fail(DS_ERR_ILLEGAL_STATE, "the handle was exported by this process; use what it was made of");
+    ds__boards_tidy();
+    while (b && (b->cookie != cookie || b->pid != pid)) b = b->next;
+    if (!b) r = ds__board_join(pid, fd, cookie, &b);
+    if (r == DS_OK && !ds__board_alive(b, 1)) {
+        errno = ENOENT;
+        r = ds__peer_fail(pid);
+    }
+    if (r < 0) { ds__boards_tidy(); return r; }
+    b->users++;
+    *out = b;
+    return DS_OK;
+}
+/* The mutex is held. */
+DS__SEAM static void ds__board_close(ds__board *b) {
+    b->users--;
+    ds__boards_tidy();
+}
+DS__SEAM static ds__board *ds__board_of(uint64_t serial) {
+    ds__board *b = ds__boards.own;
+    if (b && b->serial == serial) return b;
+    for (b = ds__boards.others; b && b->serial != serial; ) b = b->next;
+    return b;
+}
+
+/* A lane of the board for this process. The mutex is held. */
+DS__SEAM static ds_result ds__board_lane(ds__board *b, uint32_t *out) {
+    ds__sheet *s = b->sheet;
+    uint32_t i = atomic_load(&s->lanes);
+    do {
+        if (i >= DS__LANES) return ds__fail(DS_ERR_LIMIT_EXCEEDED, "%d streams have recorded events of process %d, which is the limit", DS__LANES, b->pid);
+    } while (!atomic_compare_exchange_weak(&s->lanes, &i, i + 1));
+    if (!ds__os_memfd_reserve(b->fd, offsetof(ds__sheet, lane) + i * sizeof *s->lane, sizeof *s->lane)) return ds__board_short();
+    atomic_store(&s->lane[i].who, b->me << 24 | ((uint64_t)getpid() & 0xffffff));
+    *out = i;
+    return DS_OK;
+}
+
+/* An event on the own board. The mutex is held. */
+DS__SEAM static ds_result ds__board_mark(ds__board *b, uint32_t *out) {
+    uint32_t i = b->free_mark ? b->free_mark - 1 : b->marks;
+    if (i >= DS__MARKS) return ds__fail(DS_ERR_LIMIT_EXCEEDED, "a process can have %d interprocess events at a time", DS__MARKS);
+    ds__mark *m = &b->sheet->mark[i];
+    if (b->free_mark) {
+        b->free_mark = m->next;
+    } else {
+        if (!ds__os_memfd_reserve(b->fd, offsetof(ds__sheet, mark) + i * sizeof *m, sizeof *m)) return ds__board_short();
+        b->marks++;
+        atomic_store(&m->generation, 1);
+    }
+    *out = i;
+    return DS_OK;
+}
+/* What was exported of it is void from now on. The mutex is held. */
+DS__SEAM static void ds__board_unmark(ds__board *b, uint32_t i) {
+    ds__mark *m = &b->sheet->mark[i];
+    atomic_fetch_add(&m->generation, 1);
+    atomic_store(&m->word, 0);
+    m->next = b->free_mark;
+    b->free_mark = i + 1;
+}
+
+/* At shutdown, when all operations are over. */
+static void ds__boards_end(void) {
+    ds__boards_lock();
+    while (ds__boards.others) {
+        ds__board *b = ds__boards.others;
+        ds__boards.others = b->next;
+        ds__board_free(b);
+    }
+    if (ds__boards.own) ds__board_free(ds__boards.own);
+    ds__boards.own = NULL;
+    ds__boards_unlock();
 }
 
 /* ---- the CPU driver ---------------------------------------------------------------------------------------------- */
@@ -2166,6 +2638,13 @@ typedef struct ds__cuda_kernel_params { /* CUDA_KERNEL_NODE_PARAMS of CUDA 12; a
     void **params, **extra;
     void *kernel, *context;
 } ds__cuda_kernel_params;
+typedef struct ds__cuda_memory { /* CUmemAllocationProp */
+    int type, handle_types, location, device;
+    void *handle_data;
+    unsigned char compression, rdma;
+    unsigned short usage;
+    unsigned char reserved[4];
+} ds__cuda_memory;
 #define DS__CUDA_ENTRY_POINTS(X) \
     X(cuModuleLoadDataEx, (void **module, const void *image, unsigned count, int *options, void **values)) \
     X(cuModuleUnload, (void *module)) \
@@ -2179,6 +2658,15 @@ typedef struct ds__cuda_kernel_params { /* CUDA_KERNEL_NODE_PARAMS of CUDA 12; a
                        unsigned block_z, unsigned shared_bytes, cudaStream_t stream, void **params, void **extra)) \
     X(cuStreamQuery, (cudaStream_t stream)) \
     X(cuEventQuery, (cudaEvent_t event)) \
+    X(cuDeviceGetAttribute, (int *value, int attribute, int device)) \
+    X(cuMemGetAllocationGranularity, (size_t *out, const ds__cuda_memory *memory, int option)) \
+    X(cuMemAddressReserve, (unsigned long long *out, size_t size, size_t alignment, unsigned long long hint, unsigned long long flags)) \
+    X(cuMemAddressFree, (unsigned long long address, size_t size)) \
+    X(cuMemCreate, (unsigned long long *handle, size_t size, const ds__cuda_memory *memory, unsigned long long flags)) \
+    X(cuMemRelease, (unsigned long long handle)) \
+    X(cuMemMap, (unsigned long long address, size_t size, size_t offset, unsigned long long handle, unsigned long long flags)) \
+    X(cuMemUnmap, (unsigned long long address, size_t size)) \
+    X(cuMemSetAccess, (unsigned long long address, size_t size, const struct cudaMemAccessDesc *access, size_t count)) \
     X(cuMemGetAddressRange, (unsigned long long *base, size_t *size, unsigned long long address)) \
     X(cuMemsetD16Async, (unsigned long long address, unsigned short value, size_t count, cudaStream_t stream)) \
     X(cuMemsetD32Async, (unsigned long long address, unsigned value, size_t count, cudaStream_t stream)) \
@@ -2188,7 +2676,8 @@ typedef struct ds__cuda_kernel_params { /* CUDA_KERNEL_NODE_PARAMS of CUDA 12; a
     X(cuGraphKernelNodeSetParams, (cudaGraphNode_t node, const ds__cuda_kernel_params *params)) \
     X(cuGraphExecKernelNodeSetParams, (cudaGraphExec_t exec, cudaGraphNode_t node, const ds__cuda_kernel_params *params))
 
-enum { DS__CUDA_NO_CONTEXT = 201, DS__CUDA_NOT_READY = 600, DS__CUDA_MAX_SHARED = 8 /* CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES */ };
+enum { DS__CUDA_NO_CONTEXT = 201, DS__CUDA_NOT_READY = 600, DS__CUDA_MAX_SHARED = 8 /* CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES */,
+       DS__CUDA_HAS_SPACE = 102 /* CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED */ };
 
 #define DS__CUDA_STAGE (4u << 20) /* bytes of a staging buffer */
 
@@ -2263,6 +2752,10 @@ static struct {
     int multiprocessors[DS__MAX_DEVICES];
     _Atomic unsigned char used[DS__MAX_DEVICES];
     _Atomic unsigned char peer[DS__MAX_DEVICES][DS__MAX_DEVICES]; /* 0: not asked yet, 1: no, 2: yes, and switched on, for good */
+    _Atomic unsigned char near[DS__MAX_DEVICES][DS__MAX_DEVICES]; /* whether the first could reach the second: 0: not asked yet, 1: no, 2: yes */
+    _Atomic size_t page[DS__MAX_DEVICES];     /* of reserved address space; 0: not asked yet */
+    _Atomic(cudaMemPool_t) pool[DS__MAX_DEVICES]; /* the default one, once it is as it should be */
+    unsigned long long threshold[DS__MAX_DEVICES]; /* that it had before */
     _Atomic(void *) context[DS__MAX_DEVICES]; /* the primary ones, retained for good, as cudart does */
     cudaStream_t side[DS__MAX_DEVICES];       /* for copies of streams of the CPU driver; made when first needed */
     pthread_mutex_t mutex;           /* modules, side streams: held across calls that compile or create */
@@ -2520,6 +3013,7 @@ static ds_result ds__cuda_start(void) {
     for (int i = 0; i < ds__cuda.devices && r == DS_OK; i++) {
         ds__cuda.side[i] = NULL;
         atomic_store(&ds__cuda.used[i], 0);
+        atomic_store(&ds__cuda.page[i], 0);
         atomic_store(&ds__cuda.peer[i][i], 2);
         r = ds__cuda_attribute(i, cudaDevAttrMultiProcessorCount, &ds__cuda.multiprocessors[i]);
     }
@@ -2992,6 +3486,44 @@ static ds_result ds__cuda_event_elapsed(void *start, void *end, double *out_ms) 
     ds__cuda_leave(&scope);
     if (r == DS_OK) *out_ms = (double)ms;
     return r;
+}
+
+/* What CUDA says when a process opens a handle of its own. */
+static ds_result ds__cuda_own_handle(const ds__cuda_scope *scope, cudaError_t code, const char *call) {
+    ds__cuda_ignore(scope, code);
+    return ds__fail(DS_ERR_ILLEGAL_STATE, "%s says %d (%s): the handle seems to be of this process; use what it was made of", call, (int)code, cudaGetErrorName(code));
+}
+
+static ds_result ds__cuda_event_export(void *event, unsigned char *out) {
+    const ds__cuda_event *e = event;
+    cudaIpcEventHandle_t handle;
+    ds__cuda_scope scope;
+    ds_result r = ds__cuda_enter(&scope, e->device);
+    if (r < 0) return r;
+    r = DS__RT(scope, cudaIpcGetEventHandle, (&handle, e->event));
+    ds__cuda_leave(&scope);
+    if (r == DS_OK) memcpy(out, &handle, sizeof handle);
+    return r;
+}
+
+static ds_result ds__cuda_event_import(int device, const unsigned char *bytes, void **out) {
+    cudaIpcEventHandle_t handle;
+    cudaEvent_t event = NULL;
+    ds__cuda_scope scope;
+    memcpy(&handle, bytes, sizeof handle);
+    ds__cuda_event *e = ds__alloc(sizeof *e);
+    if (!e) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an event");
+    ds_result r = ds__cuda_enter(&scope, device);
+    if (r == DS_OK) {
+        cudaError_t code = cudaIpcOpenEventHandle(&event, handle);
+        r = code == cudaErrorDeviceUninitialized ? ds__cuda_own_handle(&scope, code, "cudaIpcOpenEventHandle") : ds__cuda_check(&scope, code, "cudaIpcOpenEventHandle");
+        ds__cuda_leave(&scope);
+    }
+    if (r < 0) { ds__release(e); return r; }
+    e->event = event;
+    e->device = device;
+    *out = e;
+    return DS_OK;
 }
 
 /* ---- >>cuda host functions ---- */
@@ -5572,22 +6104,284 @@ static ds_result ds__cuda_submit(void *stream, const ds__op *op) {
 
 /* ---- >>cuda memory ---- */
 
+/* What is the allocator's comes and goes while something captures. */
+static int ds__cuda_quiet(const ds__cuda_scope *scope, enum cudaStreamCaptureMode *mode) { return ds__tls.quiet ? ds__cuda_relax(scope, mode) : 0; }
+
+/* Adds to the sentence what there is. Inside of a scope. */
+__attribute__((cold, noinline)) static void ds__cuda_short(const ds__cuda_scope *scope, size_t size) {
+    size_t avail = 0, total = 0;
+    enum cudaStreamCaptureMode mode;
+    int relaxed = ds__cuda_relax(scope, &mode);
+    cudaError_t code = cudaMemGetInfo(&avail, &total);
+    ds__cuda_unrelax(scope, relaxed, mode);
+    if (code == cudaSuccess) ds__also(DS_ERR_OUT_OF_MEMORY, "; %zu bytes were asked for, %zu of %zu are free", size, avail, total);
+    ds__cuda_ignore(scope, code);
+}
+
 static ds_result ds__cuda_memory_alloc(int device, size_t size, void **out) {
     ds__cuda_scope scope;
     ds_result r = ds__cuda_enter(&scope, device);
     if (r < 0) return r;
+    enum cudaStreamCaptureMode mode;
+    int relaxed = ds__cuda_quiet(&scope, &mode);
     r = DS__RT(scope, cudaMalloc, (out, size));
-    if (r == DS_ERR_OUT_OF_MEMORY) {
-        size_t avail = 0, total = 0;
-        enum cudaStreamCaptureMode mode;
-        int relaxed = ds__cuda_relax(&scope, &mode);
-        cudaError_t code = cudaMemGetInfo(&avail, &total);
-        ds__cuda_unrelax(&scope, relaxed, mode);
-        if (code == cudaSuccess) ds__also(r, "; %zu bytes were asked for, %zu of %zu are free", size, avail, total);
-        ds__cuda_ignore(&scope, code);
-    }
+    ds__cuda_unrelax(&scope, relaxed, mode);
+    if (r == DS_ERR_OUT_OF_MEMORY) ds__cuda_short(&scope, size);
     ds__cuda_leave(&scope);
     return r;
+}
+
+/* Who gets access to memory of the device that has no rule of its own for that: the device, and those that can reach it. Asking makes no
+   context, and neither does the access. Inside of a scope; room for all devices. */
+static ds_result ds__cuda_readers(const ds__cuda_scope *scope, int device, struct cudaMemAccessDesc *out, size_t *out_count) {
+    size_t n = 0;
+    for (int i = 0; i < ds__cuda.devices; i++) {
+        unsigned char known = i == device ? 2 : atomic_load_explicit(&ds__cuda.near[i][device], memory_order_relaxed);
+        if (!known) {
+            int can = 0;
+            ds_result r = DS__RT(*scope, cudaDeviceCanAccessPeer, (&can, i, device));
+            if (r < 0) return r;
+            known = can ? 2 : 1;
+            atomic_store_explicit(&ds__cuda.near[i][device], known, memory_order_relaxed);
+        }
+        if (known != 2) continue;
+        memset(&out[n], 0, sizeof out[n]);
+        out[n].location.type = cudaMemLocationTypeDevice;
+        out[n].location.id = i;
+        out[n++].flags = cudaMemAccessFlagsProtReadWrite;
+    }
+    *out_count = n;
+    return DS_OK;
+}
+
+static ds__cuda_memory ds__cuda_memory_of(int device) {
+    ds__cuda_memory m;
+    memset(&m, 0, sizeof m);
+    m.type = 1; /* CU_MEM_ALLOCATION_TYPE_PINNED */
+    m.location = 1; /* CU_MEM_LOCATION_TYPE_DEVICE */
+    m.device = device;
+    return m;
+}
+
+/* The unit in which memory is mapped. Inside of a scope. */
+static ds_result ds__cuda_space_page(const ds__cuda_scope *scope, size_t *out) {
+    ds__cuda_memory m = ds__cuda_memory_of(scope->device);
+    int code, has = 0;
+    *out = atomic_load_explicit(&ds__cuda.page[scope->device], memory_order_relaxed);
+    if (*out) return DS_OK;
+    DS__DR_CODE(*scope, code, cuDeviceGetAttribute, (&has, DS__CUDA_HAS_SPACE, scope->device));
+    if (code) return ds__cuda_fail(scope, "cuDeviceGetAttribute", code);
+    if (!has) return ds__fail(DS_ERR_UNSUPPORTED, "cuda:%d has no virtual memory management", scope->device);
+    DS__DR_CODE(*scope, code, cuMemGetAllocationGranularity, (out, &m, 0 /* CU_MEM_ALLOC_GRANULARITY_MINIMUM */));
+    if (code) return ds__cuda_fail(scope, "cuMemGetAllocationGranularity", code);
+    atomic_store_explicit(&ds__cuda.page[scope->device], *out, memory_order_relaxed);
+    return DS_OK;
+}
+
+static ds_result ds__cuda_space_reserve(int device, size_t size, size_t *out_page, void **out) {
+    ds__cuda_scope scope;
+    unsigned long long at = 0;
+    size_t page = 0;
+    ds_result r = ds__cuda_enter(&scope, device);
+    if (r < 0) return r;
+    enum cudaStreamCaptureMode mode;
+    int relaxed = ds__cuda_relax(&scope, &mode), code;
+    r = ds__cuda_space_page(&scope, &page);
+    if (r == DS_OK && (!size || size > SIZE_MAX - page)) r = ds__fail(DS_ERR_OUT_OF_MEMORY, "there are no %zu bytes of address space", size);
+    if (r == DS_OK) {
+        DS__DR_CODE(scope, code, cuMemAddressReserve, (&at, (size + page - 1) / page * page, page, 0, 0));
+        if (code) r = ds__cuda_fail(&scope, "cuMemAddressReserve", code);
+        if (r == DS_ERR_OUT_OF_MEMORY) ds__also(r, "; %zu bytes of address space were asked for", size);
+    }
+    ds__cuda_unrelax(&scope, relaxed, mode);
+    ds__cuda_leave(&scope);
+    *out_page = page;
+    *out = (void *)(uintptr_t)at;
+    return r;
+}
+
+static void ds__cuda_space_release(int device, void *at, size_t size) {
+    ds__cuda_scope scope;
+    enum cudaStreamCaptureMode mode;
+    size_t page = atomic_load(&ds__cuda.page[device]);
+    int code;
+    ds__cuda_enter_or_not(&scope, device);
+    int relaxed = ds__cuda_relax(&scope, &mode);
+    DS__DR_CODE(scope, code, cuMemAddressFree, ((uintptr_t)at, (size + page - 1) / page * page));
+    (void)code;
+    ds__cuda_unrelax(&scope, relaxed, mode);
+    ds__cuda_leave(&scope);
+}
+
+/* The handle goes at once, so that the memory goes with its mapping. What was made is undone when the rest fails: PyTorch's allocator
+   did not (pytorch#188008). Inside of a scope. */
+static ds_result ds__cuda_map_memory(const ds__cuda_scope *scope, void *at, size_t size) {
+    struct cudaMemAccessDesc access[DS__MAX_DEVICES];
+    ds__cuda_memory m = ds__cuda_memory_of(scope->device);
+    unsigned long long handle = 0, address = (uintptr_t)at;
+    size_t count = 0;
+    const char *call = "cuMemCreate";
+    int code, released, mapped = 0;
+    ds_result r = ds__cuda_readers(scope, scope->device, access, &count);
+    if (r < 0) return r;
+    DS__DR_CODE(*scope, code, cuMemCreate, (&handle, size, &m, 0));
+    if (!code) {
+        call = "cuMemMap";
+        code = ds__cuda.cuMemMap(address, size, 0, handle, 0);
+        mapped = !code;
+        released = ds__cuda.cuMemRelease(handle);
+        if (!code && released) { call = "cuMemRelease"; code = released; }
+    }
+    if (!code) { call = "cuMemSetAccess"; code = ds__cuda.cuMemSetAccess(address, size, access, count); }
+    if (code && mapped) (void)ds__cuda.cuMemUnmap(address, size);
+    return code ? ds__cuda_fail(scope, call, code) : DS_OK;
+}
+
+static ds_result ds__cuda_space_map(int device, void *at, size_t size) {
+    ds__cuda_scope scope;
+    ds__mapping m;
+    ds_result r = ds__mapping_add(at, size);
+    if (r < 0) return r;
+    r = ds__cuda_enter(&scope, device);
+    if (r == DS_OK) {
+        enum cudaStreamCaptureMode mode;
+        int relaxed = ds__cuda_relax(&scope, &mode);
+        r = ds__cuda_map_memory(&scope, at, size);
+        ds__cuda_unrelax(&scope, relaxed, mode);
+        if (r == DS_ERR_OUT_OF_MEMORY) ds__cuda_short(&scope, size);
+        ds__cuda_leave(&scope);
+    }
+    if (r < 0) (void)ds__mapping_take((uintptr_t)at, (uintptr_t)at + size, &m);
+    return r;
+}
+
+/* One mapping at a time: cuMemUnmap takes the whole of one. It may report the failure of earlier work. */
+static ds_result ds__cuda_space_unmap(int device, void *at, size_t size) {
+    ds__cuda_scope scope;
+    ds__mapping m;
+    enum cudaStreamCaptureMode mode;
+    ds_result r = ds__mapping_check(at, size);
+    if (r < 0) return r;
+    ds__cuda_enter_or_not(&scope, device);
+    int relaxed = ds__cuda_relax(&scope, &mode), code;
+    while (ds__mapping_take((uintptr_t)at, (uintptr_t)at + size, &m)) {
+        DS__DR_CODE(scope, code, cuMemUnmap, (m.at, m.size));
+        if (code && r == DS_OK) r = ds__cuda_fail(&scope, "cuMemUnmap", code);
+    }
+    ds__cuda_unrelax(&scope, relaxed, mode);
+    ds__cuda_leave(&scope);
+    return r == DS_ERR_FAILED ? DS_OK : r == DS_ERR_INVALID_VALUE ? DS_ERR_DRIVER : r;
+}
+
+/* The device's default pool, which keeps what is freed and gives it out again on any stream, as PyTorch sets it up. The mutex is held:
+   its threshold is read once. Inside of a scope. */
+static ds_result ds__cuda_pool_make(const ds__cuda_scope *scope, cudaMemPool_t *out) {
+    static const enum cudaMemPoolAttr reuse[] = { cudaMemPoolReuseFollowEventDependencies, cudaMemPoolReuseAllowOpportunistic,
+                                                  cudaMemPoolReuseAllowInternalDependencies };
+    struct cudaMemAccessDesc access[DS__MAX_DEVICES];
+    unsigned long long keep = UINT64_MAX, before = 0;
+    size_t count = 0;
+    int has = 0, on = 1;
+    ds_result r = DS__RT(*scope, cudaDeviceGetAttribute, (&has, cudaDevAttrMemoryPoolsSupported, scope->device));
+    if (r == DS_OK && !has) r = ds__fail(DS_ERR_UNSUPPORTED, "cuda:%d has no memory pools", scope->device);
+    if (r == DS_OK) r = DS__RT(*scope, cudaDeviceGetDefaultMemPool, (out, scope->device));
+    for (size_t i = 0; i < sizeof reuse / sizeof reuse[0] && r == DS_OK; i++) r = DS__RT(*scope, cudaMemPoolSetAttribute, (*out, reuse[i], &on));
+    if (r == DS_OK) r = ds__cuda_readers(scope, scope->device, access, &count); /* peer access as of cudaMalloc does not hold for pools */
+    if (r == DS_OK && count > 1) r = DS__RT(*scope, cudaMemPoolSetAccess, (*out, access, count));
+    if (r == DS_OK) r = DS__RT(*scope, cudaMemPoolGetAttribute, (*out, cudaMemPoolAttrReleaseThreshold, &before));
+    if (r == DS_OK) r = DS__RT(*scope, cudaMemPoolSetAttribute, (*out, cudaMemPoolAttrReleaseThreshold, &keep));
+    if (r == DS_OK) ds__cuda.threshold[scope->device] = before;
+    return r;
+}
+static ds_result ds__cuda_pool(const ds__cuda_scope *scope, cudaMemPool_t *out) {
+    ds_result r = DS_OK;
+    *out = atomic_load_explicit(&ds__cuda.pool[scope->device], memory_order_acquire);
+    if (DS__LIKELY(*out)) return DS_OK;
+    pthread_mutex_lock(&ds__cuda.mutex);
+    *out = atomic_load(&ds__cuda.pool[scope->device]);
+    if (!*out && (r = ds__cuda_pool_make(scope, out)) == DS_OK) atomic_store_explicit(&ds__cuda.pool[scope->device], *out, memory_order_release);
+    pthread_mutex_unlock(&ds__cuda.mutex);
+    return r;
+}
+
+/* Refuses what would become a node of a graph. Inside of a scope of the stream. */
+static ds_result ds__cuda_not_captured(ds__cuda_scope *scope, ds__cuda_stream *s) {
+    ds__cuda_look now;
+    ds__capture *c;
+    int capturing = 0;
+    ds_result r = ds__cuda_is_capturing(scope, s, &capturing);
+    if (r < 0 || !capturing) return r;
+    ds__cuda_lock();
+    r = ds__cuda_find_capture(scope, s, &now, &c);
+    if (r == DS_OK) r = ds__cuda_refuse(scope, "memory of the driver's own allocator cannot come or go on a stream that captures");
+    ds__cuda_unlock();
+    return r;
+}
+
+static ds_result ds__cuda_async_alloc(int device, void *stream, size_t size, void **out) {
+    ds__cuda_stream *s = stream;
+    ds__cuda_scope scope;
+    cudaMemPool_t pool;
+    ds_result r = ds__cuda_on(&scope, s);
+    if (r < 0) return r;
+    (void)device;
+    r = ds__cuda_pool(&scope, &pool);
+    if (r == DS_OK) r = ds__cuda_not_captured(&scope, s);
+    if (r == DS_OK) r = DS__RT(scope, cudaMallocAsync, (out, size, s->handle));
+    if (r == DS_ERR_OUT_OF_MEMORY) ds__cuda_short(&scope, size);
+    ds__cuda_leave(&scope);
+    return r;
+}
+
+/* On a device that failed CUDA frees and reports the failure. */
+static ds_result ds__cuda_async_free(int device, void *stream, void *ptr, size_t size) {
+    ds__cuda_stream *s = stream;
+    ds__cuda_scope scope;
+    (void)device;
+    (void)size;
+    ds_result r = ds__cuda_on(&scope, s);
+    if (r < 0) return r;
+    r = ds__cuda_not_captured(&scope, s);
+    if (r == DS_OK) r = DS__RT(scope, cudaFreeAsync, (ptr, s->handle));
+    ds__cuda_leave(&scope);
+    return r == DS_ERR_FAILED ? DS_OK : r;
+}
+
+static ds_result ds__cuda_async_trim(int device, size_t keep) {
+    ds__cuda_scope scope;
+    cudaMemPool_t pool;
+    ds_result r = ds__cuda_enter(&scope, device);
+    if (r < 0) return r;
+    enum cudaStreamCaptureMode mode;
+    int relaxed = ds__cuda_relax(&scope, &mode);
+    r = ds__cuda_pool(&scope, &pool);
+    if (r == DS_OK) r = DS__RT(scope, cudaMemPoolTrimTo, (pool, keep));
+    ds__cuda_unrelax(&scope, relaxed, mode);
+    ds__cuda_leave(&scope);
+    return r;
+}
+
+static ds_result ds__cuda_async_info(int device, size_t *out_reserved, size_t *out_used) {
+    ds__cuda_scope scope;
+    cudaMemPool_t pool;
+    unsigned long long reserved = 0, used = 0;
+    ds_result r = ds__cuda_enter(&scope, device);
+    if (r < 0) return r;
+    r = ds__cuda_pool(&scope, &pool);
+    if (r == DS_OK) r = DS__RT(scope, cudaMemPoolGetAttribute, (pool, cudaMemPoolAttrReservedMemCurrent, &reserved));
+    if (r == DS_OK) r = DS__RT(scope, cudaMemPoolGetAttribute, (pool, cudaMemPoolAttrUsedMemCurrent, &used));
+    ds__cuda_leave(&scope);
+    *out_reserved = (size_t)reserved;
+    *out_used = (size_t)used;
+    return r;
+}
+
+/* Leaves the device's pool as it was, and what it keeps to the device. Inside of a scope. */
+static void ds__cuda_pool_end(const ds__cuda_scope *scope, int device) {
+    cudaMemPool_t pool = atomic_exchange(&ds__cuda.pool[device], NULL);
+    if (!pool) return;
+    ds__cuda_ignore(scope, cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &ds__cuda.threshold[device]));
+    ds__cuda_ignore(scope, cudaMemPoolTrimTo(pool, 0));
 }
 
 /* The device whose context pinned memory is made in: the thread's, or one that is in use anyway. */
@@ -5604,7 +6398,10 @@ static ds_result ds__cuda_host_alloc(size_t size, void **out) {
     ds__cuda_scope scope;
     ds_result r = ds__cuda_enter_any(&scope);
     if (r < 0) return r;
+    enum cudaStreamCaptureMode mode;
+    int relaxed = ds__cuda_quiet(&scope, &mode);
     r = DS__RT(scope, cudaHostAlloc, (out, size, cudaHostAllocPortable)); /* pinned for all devices */
+    ds__cuda_unrelax(&scope, relaxed, mode);
     ds__cuda_leave(&scope);
     return r;
 }
@@ -5635,8 +6432,11 @@ static ds_result ds__cuda_memory_release(ds_memory_kind kind, int device, void *
     (void)size;
     if (kind == DS_MEMORY_DEVICE) ds__cuda_enter_or_not(&scope, device);
     else if (ds__cuda_enter_any(&scope) < 0 && ds__cuda_enter_any(&scope) < 0) ds__cuda_anywhere(&scope, -1);
+    enum cudaStreamCaptureMode mode;
+    int relaxed = ds__cuda_quiet(&scope, &mode);
     ds_result r = kind == DS_MEMORY_DEVICE ? DS__RT(scope, cudaFree, (ptr))
                   : kind == DS_MEMORY_PINNED ? DS__RT(scope, cudaFreeHost, (ptr)) : DS__RT(scope, cudaHostUnregister, (ptr));
+    ds__cuda_unrelax(&scope, relaxed, mode);
     ds__cuda_leave(&scope);
     return r == DS_ERR_FAILED ? DS_OK : r;
 }
@@ -5724,6 +6524,7 @@ static void ds__cuda_stop(void) {
         ds__cuda_enter_or_not(&scope, i); /* nobody comes after this to try again */
         if (ds__cuda.side[i]) ds__cuda_ignore(&scope, cudaStreamDestroy(ds__cuda.side[i]));
         ds__cuda.side[i] = NULL;
+        ds__cuda_pool_end(&scope, i);
         ds__cuda_unload(&scope, ds__cuda_take_modules(i, 1));
         ds__cuda_leave(&scope);
     }
@@ -5740,6 +6541,7 @@ static const ds__driver ds__cuda_driver = {
     "cuda", DS_DEVICE_CUDA, ds__cuda_probe, ds__cuda_start, ds__cuda_device_used, ds__cuda_drain, ds__cuda_stop, ds__cuda_stream_destroy,
     ds__cuda_stream_unwrap, ds__cuda_stream_hide, ds__cuda_stream_forget, ds__cuda_stream_identity, ds__cuda_event_destroy, ds__cuda_kernel_destroy,
     ds__cuda_capture_abandon, ds__cuda_graph_destroy, ds__cuda_exec_destroy, ds__cuda_passed, ds__cuda_memory_release,
+    ds__cuda_space_release,
 #define DS__MEMBER(entry, parameters, arguments) ds__cuda_##entry,
     DS__ENTRIES(DS__MEMBER)
 #undef DS__MEMBER
@@ -6032,6 +6834,7 @@ struct ds__thread {
     ds_stream *current, *own;    /* current and per-thread stream of each device; zeroed: none yet */
     ds__frame *frame;
     size_t frames, frame_room;
+    char *report;                /* ds_mem_last_report */
     _Atomic int ended;
     ds__thread *next;
 };
@@ -6066,6 +6869,7 @@ static void ds__thread_free(ds__thread *t) {
     ds__release(t->current);
     ds__release(t->own);
     ds__release(t->frame);
+    ds__release(t->report);
     ds__release(t);
 }
 
@@ -6533,6 +7337,8 @@ DSDEF ds_result (ds_stream_destroy)(ds_stream stream) {
         while (n > 0 && !atomic_compare_exchange_weak(&s->owners, &n, n - 1)) {}
         if (n <= 0) r = ds__fail(DS_ERR_INVALID_HANDLE, "the stream was destroyed already");
         else if (n == 1) {
+            void (*gone_fn)(ds__stream *) = atomic_load(&ds__upper.stream_gone_fn);
+            if (gone_fn) gone_fn(s);
             if (s->borrowed && !s->base.id) s->driver->stream_hide(s->native);
             ds__table_kill(&ds__g.streams, s);
         }
@@ -7182,6 +7988,50 @@ DSDEF ds_result (ds_event_flags)(ds_event event, unsigned *out) {
     return DS_OK;
 }
 
+DSDEF ds_result (ds_event_export)(ds_event event, ds_ipc_event_handle *out) {
+    if (out) memset(out, 0, sizeof *out);
+    DS__ENTER("ds_event_export");
+    DS__REQUIRE(out, "out is NULL");
+    ds_device device = ds_device_current();
+    DS__RESOLVE(device);
+    ds__event *e = ds__event_pin(event);
+    if (!e) return DS_ERR_INVALID_HANDLE;
+    ds_result r = DS_OK;
+    if (!(e->flags & DS_EVENT_INTERPROCESS)) r = ds__fail(DS_ERR_INVALID_VALUE, "the event was created without DS_EVENT_INTERPROCESS");
+    else if (e->imported) r = ds__fail(DS_ERR_INVALID_VALUE, "the event was imported; the process that made it exports it");
+    else if (atomic_load(&e->device) < 0) r = ds__event_bind(e, ds__driver_of(device), device);
+    if (r == DS_OK) r = e->driver->event_export(atomic_load(&e->native), out->bytes);
+    if (r == DS_OK) {
+        ds__lock_take(&e->bind);
+        atomic_store(&e->recorded, 1); /* it stays on its device, whatever becomes of a first record */
+        ds__lock_give(&e->bind);
+    }
+    ds__event_unpin(e);
+    return ds__name_object(r, "event", e->label);
+}
+
+DSDEF ds_result (ds_event_import)(ds_device device, const ds_ipc_event_handle *handle, ds_event *out) {
+    if (out) out->id = 0;
+    DS__ENTER("ds_event_import");
+    DS__REQUIRE(out && handle, "%s is NULL", out ? "handle" : "out");
+    DS__RESOLVE(device);
+    void *native = NULL;
+    ds_event made = { 0 };
+    ds_result r = ds__driver_of(device)->event_import(device.index, handle->bytes, &native);
+    if (r < 0) return r;
+    r = ds__event_new(DS_EVENT_INTERPROCESS, NULL, &made);
+    ds__event *e = r == DS_OK ? ds__event_pin(made) : NULL;
+    if (!e) { ds__driver_of(device)->event_destroy(native); return r < 0 ? r : DS_ERR_INVALID_HANDLE; }
+    e->driver = ds__driver_of(device);
+    e->imported = 1;
+    atomic_store(&e->recorded, 1);
+    atomic_store(&e->native, native);
+    atomic_store(&e->device, ds__device_key(device));
+    ds__event_unpin(e);
+    *out = made;
+    return DS_OK;
+}
+
 /* ---- >>core: memory ------------------------------------------------------------------------------------------------------------------ */
 
 /* Policy. One sorted table holds all memory that was allocated or registered here, of both drivers, so that copies can be
@@ -7189,6 +8039,12 @@ DSDEF ds_result (ds_event_flags)(ds_event event, unsigned *out) {
    the same pointer, one finds it. */
 typedef struct ds__range { _Atomic uintptr_t base, end; _Atomic int kind_device; } ds__range;
 struct ds__ranges { ds__ranges *older; size_t room; ds__range at[]; };
+
+/* Part of a range's kind: it is not the user's to free but the allocator's, and how it goes back. */
+enum { DS__HELD_SPACE = 16 /* a reservation: what is mapped there, then the addresses */, DS__HELD_SEGMENT = 32 /* like the user's */,
+       DS__HELD_UPSTREAM = 48 /* a pool's upstream made it and ends it */,
+       DS__HELD_ASYNC = 48 /* in the order of a stream, else like the user's */,
+       DS__HELD = 240 };
 
 /* Index of the first range that ends after the address. */
 static size_t ds__range_after(const ds__ranges *r, size_t count, uintptr_t address) {
@@ -7215,7 +8071,8 @@ static int ds__range_find(const void *ptr, ds__found *out) {
                 int kind_device = atomic_load_explicit(&r->at[i].kind_device, memory_order_acquire);
                 out->base = atomic_load_explicit(&r->at[i].base, memory_order_acquire);
                 out->end = atomic_load_explicit(&r->at[i].end, memory_order_acquire);
-                out->kind = (ds_memory_kind)(kind_device & 255);
+                out->kind = (ds_memory_kind)(kind_device & 15);
+                out->held = kind_device & DS__HELD;
                 out->backend = kind_device >> 8 & 1;
                 out->device = kind_device >> 9;
                 found = address >= out->base && address < out->end;
@@ -7252,7 +8109,7 @@ static void ds__range_move(ds__range *to, ds__range *from) {
 }
 
 /* Adds a range. DS_ERR_INVALID_VALUE: it touches a known one. No sentence. */
-static ds_result ds__range_add(const void *ptr, size_t size, ds_memory_kind kind, int backend, int device) {
+static ds_result ds__range_add(const void *ptr, size_t size, int kind, int backend, int device) {
     uintptr_t base = (uintptr_t)ptr, end = base + size;
     ds_result result = DS_OK;
     ds__lock_take(&ds__g.range_lock);
@@ -7278,7 +8135,7 @@ static ds_result ds__range_add(const void *ptr, size_t size, ds_memory_kind kind
         for (size_t k = count; k > i; k--) ds__range_move(&r->at[k], &r->at[k - 1]);
         atomic_store(&r->at[i].base, base);
         atomic_store(&r->at[i].end, end);
-        atomic_store(&r->at[i].kind_device, (int)kind | backend << 8 | device << 9);
+        atomic_store(&r->at[i].kind_device, kind | backend << 8 | device << 9);
         atomic_store(&ds__g.range_count, count + 1);
         atomic_fetch_add(&ds__g.range_version, 1);
     }
@@ -7287,13 +8144,13 @@ static ds_result ds__range_add(const void *ptr, size_t size, ds_memory_kind kind
 }
 
 /* Removes the range of this kind that begins at ptr, for one caller only; 0: there is none. */
-static int ds__range_remove(const void *ptr, ds_memory_kind kind, ds__found *out) {
+static int ds__range_remove(const void *ptr, int kind, ds__found *out) {
     uintptr_t base = (uintptr_t)ptr;
     int found = 0;
     ds__lock_take(&ds__g.range_lock);
     ds__ranges *r = atomic_load(&ds__g.ranges);
     size_t count = atomic_load(&ds__g.range_count), i = r ? ds__range_after(r, count, base) : 0;
-    if (r && i < count && atomic_load(&r->at[i].base) == base && (atomic_load(&r->at[i].kind_device) & 255) == (int)kind) {
+    if (r && i < count && atomic_load(&r->at[i].base) == base && (atomic_load(&r->at[i].kind_device) & 255) == kind) {
         found = ds__range_find(ptr, out);
         atomic_fetch_add(&ds__g.range_version, 1);
         for (size_t k = i; k + 1 < count; k++) ds__range_move(&r->at[k], &r->at[k + 1]);
@@ -7324,25 +8181,46 @@ static ds_result ds__ask(const void *ptr, ds_pointer_info *out) {
 }
 
 /* Enters new memory into the table, or gives it back. */
-static ds_result ds__memory_made(void *ptr, size_t size, ds_memory_kind kind, int backend, int device, void **out) {
+static ds_result ds__memory_made(void *ptr, size_t size, int kind, int backend, int device, void **out) {
     if (ds__range_add(ptr, size, kind, backend, device) == DS_OK) { *out = ptr; return DS_OK; }
-    DS_IGNORE(ds__g.driver[backend]->memory_release(kind, device, ptr, size));
+    DS_IGNORE(ds__g.driver[backend]->memory_release((ds_memory_kind)(kind & 15), device, ptr, size));
     return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of %zu bytes", size);
+}
+
+/* The end of a range that was taken out of the table; idle: the caller knows that no work uses the memory. */
+static ds_result ds__memory_over(void *ptr, int kind, const ds__found *f, int idle) {
+    ds_result r = DS_OK;
+    if (f->kind == DS_MEMORY_DEVICE && !idle) r = ds__g.driver[f->backend]->memory_wait(f->device);
+    else
+        for (int b = 0; b < DS_BACKEND_COUNT && r == DS_OK && !idle; b++)
+            if (ds__g.driver[b]) r = ds__g.driver[b]->memory_wait(-1);
+    if (r < 0) DS_IGNORE(ds__range_add(ptr, f->end - f->base, kind, f->backend, f->device)); /* there is room: it was there before */
+    else r = ds__g.driver[f->backend]->memory_release(f->kind, f->device, ptr, f->end - f->base);
+    return r;
 }
 
 /* Waits for the work that may use the memory, then releases it. The pointer is unknown meanwhile, so that of two threads
    that end it one is refused; if the wait fails nothing was released and it is known again. */
-static ds_result ds__memory_end(void *ptr, ds_memory_kind kind, const char *what) {
+static ds_result ds__memory_end(void *ptr, int kind, const char *what) {
     ds__found f;
-    DS__REQUIRE(ds__range_remove(ptr, kind, &f), "%p is not the start of %s", ptr, what);
-    ds_result r = DS_OK;
-    if (kind == DS_MEMORY_DEVICE) r = ds__g.driver[f.backend]->memory_wait(f.device);
-    else
-        for (int b = 0; b < DS_BACKEND_COUNT && r == DS_OK; b++)
-            if (ds__g.driver[b]) r = ds__g.driver[b]->memory_wait(-1);
-    if (r < 0) DS_IGNORE(ds__range_add(ptr, f.end - f.base, kind, f.backend, f.device)); /* there is room: it was there before */
-    else r = ds__g.driver[f.backend]->memory_release(kind, f.device, ptr, f.end - f.base);
-    return r;
+    if (!ds__range_remove(ptr, kind, &f)) {
+        DS__REQUIRE(!ds__range_find(ptr, &f) || !f.held, "the memory at %p belongs to the allocator; use ds_mem_free", ptr);
+        return ds__fail(DS_ERR_INVALID_VALUE, "%p is not the start of %s", ptr, what);
+    }
+    return ds__memory_over(ptr, kind, &f, 0);
+}
+
+/* Ends a reservation with all that is mapped in it. */
+static void ds__space_end(const ds__driver *driver, int device, void *at, size_t size) {
+    ds__lock_take(&ds__g.mapping_lock);
+    for (size_t i; (i = ds__mapping_after((uintptr_t)at)) < ds__g.mapping_count && ds__g.mappings[i].at < (uintptr_t)at + size; ) {
+        ds__mapping m = ds__g.mappings[i];
+        ds__lock_give(&ds__g.mapping_lock);
+        DS_IGNORE(driver->space_unmap(device, (void *)m.at, m.size));
+        ds__lock_take(&ds__g.mapping_lock);
+    }
+    ds__lock_give(&ds__g.mapping_lock);
+    driver->space_release(device, at, size);
 }
 
 /* At shutdown: releases what the user left. */
@@ -7352,13 +8230,107 @@ static void ds__memory_end_all(void) {
     for (size_t i = 0; r && i < count; i++) {
         int k = atomic_load(&r->at[i].kind_device);
         uintptr_t base = atomic_load(&r->at[i].base);
-        DS_IGNORE(ds__g.driver[k >> 8 & 1]->memory_release((ds_memory_kind)(k & 255), k >> 9, (void *)base, atomic_load(&r->at[i].end) - base));
+        size_t size = atomic_load(&r->at[i].end) - base;
+        const ds__driver *driver = ds__g.driver[k >> 8 & 1];
+        if ((k & DS__HELD) == DS__HELD_SPACE) ds__space_end(driver, k >> 9, (void *)base, size);
+        else DS_IGNORE(driver->memory_release((ds_memory_kind)(k & 15), k >> 9, (void *)base, size));
     }
+    ds__release(ds__g.mappings);
+    ds__g.mappings = NULL;
+    ds__g.mapping_count = ds__g.mapping_room = 0;
     while (r) { ds__ranges *older = r->older; ds__release(r); r = older; }
     atomic_store(&ds__g.ranges, NULL);
     atomic_store(&ds__g.range_count, 0);
     atomic_fetch_add(&ds__g.range_version, 2); /* what threads have found is void */
 }
+
+/* ---- >>core: memory of the allocator ---- */
+
+/* Policy. What the allocator has of a driver stands in the table like the user's memory, so that copies know it, and only it can give it
+   back. Devices are resolved ones. Neither making nor giving back cares for open captures: a capture may need memory. */
+static int ds__backend_of(ds_device device) { return device.type == DS_DEVICE_CUDA ? 0 : 1; }
+
+/* Address space for memory that the entries space_map and space_unmap of the device's driver bring and take. *out_page: in which unit. */
+DS__SEAM static ds_result ds__space_reserve(ds_device device, size_t size, size_t *out_page, void **out) {
+    const ds__driver *driver = ds__driver_of(device);
+    ds_result r = driver->space_reserve(device.index, size, out_page, out);
+    if (r < 0) { *out = NULL; return r; }
+    size = (size + *out_page - 1) / *out_page * *out_page;
+    if (ds__range_add(*out, size, DS_MEMORY_DEVICE | DS__HELD_SPACE, ds__backend_of(device), device.index) == DS_OK) return DS_OK;
+    driver->space_release(device.index, *out, size);
+    *out = NULL;
+    return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of %zu bytes of address space", size);
+}
+/* What is still mapped there is unmapped: no work uses it any more. */
+DS__SEAM static void ds__space_release(ds_device device, void *at, size_t size) {
+    ds__found f;
+    (void)size; /* as it was reserved, or rounded up */
+    if (ds__range_remove(at, DS_MEMORY_DEVICE | DS__HELD_SPACE, &f)) ds__space_end(ds__driver_of(device), device.index, at, f.end - f.base);
+}
+
+/* Device memory as of ds_alloc. */
+DS__SEAM static ds_result ds__segment_alloc(ds_device device, size_t size, void **out) {
+    *out = NULL;
+    ds__tls.quiet++;
+    ds_result r = ds__driver_of(device)->memory_alloc(device.index, size, out);
+    if (r == DS_OK) r = ds__memory_made(*out, size, DS_MEMORY_DEVICE | DS__HELD_SEGMENT, ds__backend_of(device), device.index, out);
+    ds__tls.quiet--;
+    if (r < 0) *out = NULL;
+    return r;
+}
+/* Pinned host memory as of ds_host_alloc. */
+DS__SEAM static ds_result ds__pinned_segment_alloc(size_t size, void **out) {
+    int b = ds__host_backend();
+    *out = NULL;
+    if (!ds__g.driver[b]) return ds__fail(DS_ERR_NO_DEVICE, "no driver is available; see ds_backend_report");
+    ds__tls.quiet++;
+    ds_result r = ds__g.driver[b]->host_alloc(size, out);
+    if (r == DS_OK) r = ds__memory_made(*out, size, DS_MEMORY_PINNED | DS__HELD_SEGMENT, b, 0, out);
+    ds__tls.quiet--;
+    if (r < 0) *out = NULL;
+    return r;
+}
+
+/* Waits like ds_free and ds_host_free, unless the caller knows that no work uses the memory (idle). When the wait fails it stays. */
+static ds_result ds__segment_end(void *ptr, int kind, int idle) {
+    ds__found f;
+    DS__REQUIRE(ds__range_remove(ptr, kind | DS__HELD_SEGMENT, &f), "%p is not the start of a segment", ptr);
+    ds__tls.quiet++;
+    ds_result r = ds__memory_over(ptr, kind | DS__HELD_SEGMENT, &f, idle);
+    ds__tls.quiet--;
+    return r;
+}
+DS__SEAM static ds_result ds__segment_free(ds_device device, void *ptr, size_t size, int idle) {
+    (void)device;
+    (void)size;
+    return ds__segment_end(ptr, DS_MEMORY_DEVICE, idle);
+}
+DS__SEAM static ds_result ds__pinned_segment_free(void *ptr, size_t size, int idle) {
+    (void)size;
+    return ds__segment_end(ptr, DS_MEMORY_PINNED, idle);
+}
+
+/* Memory of the driver's own allocator, in the order of the stream. */
+DS__SEAM static ds_result ds__async_alloc(ds__stream *s, size_t size, void **out) {
+    void *ptr = NULL;
+    *out = NULL;
+    ds_result r = s->driver->async_alloc(s->device.index, s->native, size, &ptr);
+    if (r < 0) return r;
+    if (ds__range_add(ptr, size, DS_MEMORY_DEVICE | DS__HELD_ASYNC, ds__backend_of(s->device), s->device.index) == DS_OK) { *out = ptr; return DS_OK; }
+    if (s->driver->async_free(s->device.index, s->native, ptr, size) < 0) DS_IGNORE(s->driver->memory_release(DS_MEMORY_DEVICE, s->device.index, ptr, size));
+    return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of %zu bytes", size);
+}
+/* When it fails the memory is still there. */
+DS__SEAM static ds_result ds__async_free(ds__stream *s, void *ptr) {
+    ds__found f;
+    DS__REQUIRE(ds__range_remove(ptr, DS_MEMORY_DEVICE | DS__HELD_ASYNC, &f), "%p is not the start of memory of the driver's allocator", ptr);
+    ds_result r = f.backend == ds__backend_of(s->device) ? s->driver->async_free(f.device, s->native, ptr, f.end - f.base)
+                                                         : ds__fail(DS_ERR_CROSS_DRIVER, "the memory and the stream belong to different drivers");
+    if (r < 0) DS_IGNORE(ds__range_add(ptr, f.end - f.base, DS_MEMORY_DEVICE | DS__HELD_ASYNC, f.backend, f.device)); /* there is room */
+    return r;
+}
+
+/* ---- >>core: the memory of the user ---- */
 
 static ds_result ds__alloc_device(ds_device device, size_t size, void **out) {
     void *ptr = NULL;
@@ -9040,6 +10012,8 @@ DSDEF ds_result (ds_shutdown)(void) {
             }
         for (int b = 0; b < DS_BACKEND_COUNT; b++)
             if (ds__g.driver[b]) ds__g.driver[b]->drain(); /* whatever the result above */
+        void (*shutdown_fn)(void) = atomic_load(&ds__upper.shutdown_fn);
+        if (shutdown_fn) shutdown_fn();
         for (;;) {
             ds__lock_take(&ds__g.lock);
             ds__thread *t = ds__g.threads;
@@ -9059,6 +10033,7 @@ DSDEF ds_result (ds_shutdown)(void) {
             if (ds__g.driver[b]) ds__g.driver[b]->stop();
             ds__g.driver[b] = NULL;
         }
+        ds__boards_end();
         ds__release(ds__g.legacy);
         ds__g.legacy = NULL;
         pthread_key_delete(ds__g.key);

@@ -102,6 +102,8 @@ enum {
 #define DS__CPU_STREAM_PIECE ((size_t)1 << 20)
 
 typedef struct ds__cpu_stream ds__cpu_stream;
+typedef struct ds__cpu_lane ds__cpu_lane;
+typedef struct ds__cpu_proxy ds__cpu_proxy;
 
 /* A piece of queue memory. Operations follow one another; a DS__OP_JUMP says: go on in `next`. */
 typedef struct ds__cpu_block {
@@ -113,6 +115,7 @@ typedef struct ds__cpu_block {
 /* What failed, once for each failure; kept until shutdown, because anything may still refer to it. */
 typedef struct ds__cpu_failure {
     struct ds__cpu_failure *next;
+    ds_result code;
     char text[384];
 } ds__cpu_failure;
 
@@ -187,6 +190,7 @@ struct ds__cpu_stream {
     /* a lane of an executable */
     struct ds__cpu_launch *launch;   /* that it runs, and its number before the first operation of it */
     uint64_t lane_base;
+    ds__cpu_lane *shared;            /* where it tells other processes how far it is; under the boards' mutex */
 };
 
 typedef struct ds__cpu_device {
@@ -198,7 +202,7 @@ typedef struct ds__cpu_device {
     ds__lock legacy_lock;            /* orders the legacy stream's submissions against those of blocking streams */
     _Atomic(ds__cpu_failure *) failure;
     size_t limit;
-    _Atomic size_t used;
+    _Atomic size_t used, async_used; /* and what of it came from ds__cpu_async_alloc */
 } ds__cpu_device;
 
 typedef struct ds__cpu_stamp {
@@ -215,6 +219,10 @@ typedef struct ds__cpu_event {
     ds__cpu_stamp *stamp;
     uint64_t capture;                /* recorded in the capture with this number: it stands for these nodes of its graph */
     uint32_t *deps, dep_count;
+    ds__board *board;                /* shared between processes: where it stands; `word` is what stream and upto stand for */
+    uint64_t word;
+    uint32_t mark, generation;
+    int imported;
     struct ds__cpu_event *next;      /* free list */
 } ds__cpu_event;
 
@@ -278,6 +286,13 @@ static struct {
     ds__cpu_event *free_events;
     ds__cpu_stamp *free_stamps;
     ds__cpu_failure *failures;
+    /* events that processes share: under the boards' mutex */
+    ds__cpu_lane *lanes;
+    ds__cpu_proxy *proxies, *watched;
+    pthread_t watcher;
+    int watcher_started;
+    _Atomic uint32_t watch_word;     /* the watcher sleeps on it */
+    _Atomic int watch_quit;
     _Atomic uint64_t staged, inlined, helped, other_operations;
 } ds__cpu;
 
@@ -287,21 +302,27 @@ static int ds__cpu_run(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto);
 
 /* ---- >>cpu failures ---------------------------------------------------------------------------------------------- */
 
-static ds__cpu_failure ds__cpu_no_memory = { NULL, "out of memory while recording a failure" };
+static ds__cpu_failure ds__cpu_no_memory = { NULL, DS_ERR_FAILED, "out of memory while recording a failure" };
+
+__attribute__((format(printf, 2, 3))) static ds__cpu_failure *ds__cpu_failure_new(ds_result code, const char *format, ...) {
+    ds__cpu_failure *f = ds__alloc(sizeof *f);
+    if (!f) return &ds__cpu_no_memory;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(f->text, sizeof f->text, format, args);
+    va_end(args);
+    f->code = code;
+    ds__lock_take(&ds__cpu.object_lock);
+    f->next = ds__cpu.failures;
+    ds__cpu.failures = f;
+    ds__lock_give(&ds__cpu.object_lock);
+    return f;
+}
 
 /* The device's first failure wins. */
 static ds__cpu_failure *ds__cpu_fail_device(int device, const char *text) {
     ds__cpu_device *d = &ds__cpu.device[device];
-    ds__cpu_failure *f = ds__alloc(sizeof *f), *none = NULL;
-    if (f) {
-        snprintf(f->text, sizeof f->text, "%s", text);
-        ds__lock_take(&ds__cpu.object_lock);
-        f->next = ds__cpu.failures;
-        ds__cpu.failures = f;
-        ds__lock_give(&ds__cpu.object_lock);
-    } else {
-        f = &ds__cpu_no_memory;
-    }
+    ds__cpu_failure *f = ds__cpu_failure_new(DS_ERR_FAILED, "%s", text), *none = NULL;
     return atomic_compare_exchange_strong(&d->failure, &none, f) ? f : none;
 }
 
@@ -379,6 +400,8 @@ static size_t ds__cpu_op_bytes(const ds__op *op) {
         [DS__OP_LANE_WAIT] = offsetof(ds__op, u) + sizeof ((ds__op *)0)->u.wait,
         [DS__OP_NODE_RECORD] = offsetof(ds__op, u) + sizeof ((ds__op *)0)->u.wait,
         [DS__OP_NODE_WAIT] = offsetof(ds__op, u) + sizeof ((ds__op *)0)->u.wait,
+        [DS__OP_SHARED_RECORD] = offsetof(ds__op, u) + sizeof ((ds__op *)0)->u.shared,
+        [DS__OP_FREE] = offsetof(ds__op, u) + sizeof ((ds__op *)0)->u.memory,
     };
     size_t n = op->kind == DS__OP_KERNEL ? DS__CPU_ARGS_AT + op->u.kernel.args_size : size[op->kind];
     return (n + 15) & ~(size_t)15;
@@ -998,7 +1021,7 @@ static void ds__cpu_host_op(ds__cpu_stream *s, const ds__op *op, uint64_t number
     if (op->kind == DS__OP_CALLBACK) {
         ds_stream stream = { op->u.host.stream };
         if (f) snprintf(ds__tls.error, sizeof ds__tls.error, "%s", f->text);
-        op->u.host.callback(stream, f ? DS_ERR_FAILED : DS_OK, op->u.host.user);
+        op->u.host.callback(stream, f ? f->code : DS_OK, op->u.host.user);
     } else if (!f) {
         op->u.host.fn(op->u.host.user);
     }
@@ -1063,8 +1086,10 @@ static int ds__cpu_wait_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_strea
     return DS__CPU_EMPTY;
 }
 
+static void ds__cpu_lane_pass(ds__cpu_lane *l, uint64_t number, int failed);
 static int ds__cpu_launch_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op, uint64_t number, int who);
 static int ds__cpu_lane_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op, uint64_t number, int failed, int who);
+static void ds__cpu_async_over(const ds__op *op);
 
 /* Runs one operation. DS__CPU_GONE: the stream now belongs to somebody else and the operation is not done. */
 static int ds__cpu_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *op, uint64_t number, int who) {
@@ -1096,10 +1121,12 @@ static int ds__cpu_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *op, uint64
         break;
     }
     case DS__OP_WAIT: return ds__cpu_wait_step(w, s, op->u.wait.stream, op->u.wait.upto, number, who);
+    case DS__OP_SHARED_RECORD: ds__cpu_lane_pass(op->u.shared.lane, number, failed); break;
     case DS__OP_GRAPH: return ds__cpu_launch_step(w, s, op, number, who);
     case DS__OP_LANE_WAIT:
     case DS__OP_NODE_RECORD:
     case DS__OP_NODE_WAIT: return ds__cpu_lane_step(w, s, op, number, failed, who);
+    case DS__OP_FREE: ds__cpu_async_over(op); break; /* also on a stream that failed: what used it was skipped */
     default:
         break;
     }
@@ -1458,7 +1485,7 @@ static int ds__cpu_wait(ds__cpu_stream *s, uint64_t upto, uint64_t timeout_ns, i
 
 /* ---- >>cpu submission -------------------------------------------------------------------------------------------------- */
 
-static ds_result ds__cpu_report(const ds__cpu_failure *f) { return ds__fail(DS_ERR_FAILED, "%s", f->text); }
+static ds_result ds__cpu_report(const ds__cpu_failure *f) { return ds__fail(f->code, "%s", f->text); }
 
 /* The legacy stream waits for all that was put on the device's blocking streams. Legacy and put locks are held. */
 static ds_result ds__cpu_legacy_gather(ds__cpu_stream *legacy) {
@@ -1644,13 +1671,15 @@ static ds_result ds__cpu_submit_wait(ds__cpu_stream *s, const ds__op *op, ds__cp
     return ds__cpu_enqueue(s, &wait, NULL);
 }
 
+static ds_result ds__cpu_event_look(ds__cpu_event *e, int wait);
 static int ds__cpu_fork_event(ds__cpu_stream *s, ds__cpu_event *e, ds_result *out);
 static int ds__cpu_fork_stream(ds__cpu_stream *s, ds__cpu_stream *other, ds_result *out);
 
 static ds_result ds__cpu_submit_wait_event(ds__cpu_stream *s, const ds__op *op) {
     ds__cpu_event *e = op->u.event.event;
     for (;;) {
-        ds_result r;
+        ds_result r = ds__cpu_event_look(e, 1);
+        if (DS__UNLIKELY(r < 0)) return r;
         ds__lock_take(&e->lock);
         ds__cpu_stream *on = e->stream;
         uint64_t upto = e->upto, capture = e->capture;
@@ -1876,6 +1905,10 @@ static ds_result ds__cpu_stream_synchronize(void *stream, uint64_t timeout_ns) {
 
 /* ---- >>cpu events -------------------------------------------------------------------------------------------------------- */
 
+static ds_result ds__cpu_event_share(ds__cpu_event *e);
+static void ds__cpu_event_unshare(ds__cpu_event *e);
+static void ds__cpu_event_destroy(void *event);
+
 static ds_result ds__cpu_event_create(int device, unsigned flags, void **out) {
     (void)device;
     if (*out) return DS_OK; /* an event is not tied to a device */
@@ -1892,11 +1925,14 @@ static ds_result ds__cpu_event_create(int device, unsigned flags, void **out) {
     e->flags = flags;
     e->stream = NULL;
     e->stamp = NULL;
-    return DS_OK;
+    ds_result r = flags & DS_EVENT_INTERPROCESS ? ds__cpu_event_share(e) : DS_OK;
+    if (r < 0) { ds__cpu_event_destroy(e); *out = NULL; }
+    return r;
 }
 
 static void ds__cpu_event_destroy(void *event) {
     ds__cpu_event *e = event;
+    ds__cpu_event_unshare(e);
     ds__cpu_stamp_give(e->stamp);
     ds__release(e->deps);
     e->stamp = NULL;
@@ -1947,7 +1983,12 @@ static void ds__cpu_event_set(ds__cpu_event *e, ds__cpu_stream *s, uint64_t upto
     ds__release(deps);
 }
 
-/* A record without timing is the number of the stream's last operation; with timing it is an operation of its own. */
+static ds_result ds__cpu_lane_for(ds__cpu_stream *s, const ds__cpu_event *e, ds__cpu_lane **out);
+static void ds__cpu_lane_unused(const ds__cpu_lane *l);
+static void ds__cpu_event_publish(ds__cpu_event *e, ds__cpu_stream *s, uint64_t upto);
+
+/* A record without timing is the number of the stream's last operation; with timing, or when other processes are to know of it, it is an
+   operation of its own. */
 static ds_result ds__cpu_submit_record(ds__cpu_stream *s, const ds__op *op) {
     ds__cpu_event *e = op->u.event.event;
     ds__cpu_stamp *stamp = NULL;
@@ -1961,11 +2002,19 @@ static ds_result ds__cpu_submit_record(ds__cpu_stream *s, const ds__op *op) {
         record.u.stamp.stamp = stamp;
         r = ds__cpu_enqueue(s, &record, &upto);
         if (r < 0) ds__cpu_stamp_give(stamp);
+    } else if (DS__UNLIKELY(e->board != NULL)) {
+        ds__cpu_lane *lane = NULL;
+        ds__op record = *op;
+        r = ds__cpu_lane_for(s, e, &lane);
+        record.kind = DS__OP_SHARED_RECORD;
+        record.u.shared.lane = lane;
+        if (r == DS_OK && (r = ds__cpu_enqueue(s, &record, &upto)) < 0) ds__cpu_lane_unused(lane);
     } else {
         r = ds__cpu_mark(s, &upto);
     }
     if (r < 0) { ds__cpu_stamp_give(stamp); return r; }
     ds__cpu_event_set(e, s, upto, stamp);
+    if (DS__UNLIKELY(e->board != NULL)) ds__cpu_event_publish(e, s, upto);
     return DS_OK;
 }
 
@@ -1989,14 +2038,16 @@ static ds_result ds__cpu_token_state(ds__cpu_token t) {
 }
 
 static ds_result ds__cpu_event_query(void *event) {
-    ds__cpu_token t;
-    ds_result r = ds__cpu_event_token(event, &t);
+    ds__cpu_token t = { NULL, 0 };
+    ds_result r = ds__cpu_event_look(event, 0);
+    if (DS__LIKELY(r == DS_OK)) r = ds__cpu_event_token(event, &t);
     return r < 0 ? r : ds__cpu_token_state(t);
 }
 
 static ds_result ds__cpu_event_synchronize(void *event, uint64_t timeout_ns) {
-    ds__cpu_token t;
-    ds_result r = ds__cpu_event_token(event, &t);
+    ds__cpu_token t = { NULL, 0 };
+    ds_result r = ds__cpu_event_look(event, 1);
+    if (DS__LIKELY(r == DS_OK)) r = ds__cpu_event_token(event, &t);
     if (r < 0) return r;
     if (t.stream && !ds__cpu_wait(t.stream, t.upto, timeout_ns, (((ds__cpu_event *)event)->flags & DS_EVENT_BLOCKING_WAIT) != 0))
         return DS_NOT_READY;
@@ -2020,6 +2071,361 @@ static ds_result ds__cpu_event_elapsed(void *start, void *end, double *out_ms) {
     }
     *out_ms = (double)(int64_t)(ns[1] - ns[0]) / 1e6;
     return DS_OK;
+}
+
+/* ---- >>cpu events that processes share ------------------------------------------------------------------------------------ */
+
+/* Policy. The latest record of such an event stands on its owner's board: a lane and a number there, for "everything up to here" of a stream
+   of some process. A record is an operation of its own, which says on the lane how far its stream has come. A foreign lane has a stream object
+   here, its proxy, which only counts: so what waits for a foreign record is parked like everything else, and a token of a proxy is true
+   for ever as well. The watcher, a thread that the first such wait starts, looks at the lanes that somebody waits for and sleeps on
+   their boards' bells; a lane whose process is gone has failed from where it stood. The boards' mutex guards all of it, the proxies' `done`
+   included. */
+
+/* A stream's lane on a board. */
+struct ds__cpu_lane {
+    struct ds__cpu_lane *next, *all; /* of the stream; of all */
+    ds__board *board;                /* while there is one with this serial */
+    uint64_t serial;
+    ds__cpu_stream *stream;
+    ds__lane *at;
+    uint32_t index;
+    int failing;                     /* the last number on it has failed */
+};
+
+struct ds__cpu_proxy {
+    ds__cpu_stream stream;
+    struct ds__cpu_proxy *all, *next_watched;
+    ds__board *board;
+    uint64_t serial, base, wanted;   /* base: added to the lane's numbers; wanted: the highest that somebody waits for */
+    ds__cpu_failure *past;           /* what it says of numbers that have failed over there */
+    uint32_t lane;
+    int is_watched;
+};
+#define DS__CPU_PROXY 4 /* kind of its stream */
+
+/* The number whose lowest 40 bits these are, near another. */
+static uint64_t ds__cpu_whole(uint64_t low, uint64_t near) { return near + (uint64_t)((int64_t)((low - near) << 24) >> 24); }
+
+/* The lane of a stream on a board; NULL: there is none yet. The mutex is held. */
+static ds__cpu_lane *ds__cpu_lane_of(const ds__cpu_stream *s, const ds__board *b) {
+    ds__cpu_lane *l = s->shared;
+    while (l && l->serial != b->serial) l = l->next;
+    return l;
+}
+
+/* The mutex is held. */
+static ds_result ds__cpu_lane_make(ds__cpu_stream *s, ds__board *b, ds__cpu_lane **out) {
+    uint32_t index = 0;
+    ds_result r = ds__board_lane(b, &index);
+    if (r < 0) return r;
+    ds__cpu_lane *l = s->shared;
+    while (l && ds__board_of(l->serial)) l = l->next; /* one of a board that is closed can be used again */
+    if (!l) {
+        if (!(l = ds__cpu_raw(sizeof *l))) return ds__board_short();
+        l->stream = s;
+        l->next = s->shared;
+        l->all = ds__cpu.lanes;
+        s->shared = ds__cpu.lanes = l;
+    }
+    l->board = b;
+    l->serial = b->serial;
+    l->index = index;
+    l->at = &b->sheet->lane[index];
+    l->failing = 0;
+    atomic_store(&l->at->done, atomic_load(&s->done));
+    *out = l;
+    return DS_OK;
+}
+
+/* The lane for a record of the event on the stream; counts the operation that will be put there. */
+static ds_result ds__cpu_lane_for(ds__cpu_stream *s, const ds__cpu_event *e, ds__cpu_lane **out) {
+    ds_result r = DS_OK;
+    ds__boards_lock();
+    if (!(*out = ds__cpu_lane_of(s, e->board))) r = ds__cpu_lane_make(s, e->board, out);
+    if (r == DS_OK) atomic_fetch_add(&e->board->pending, 1);
+    ds__boards_unlock();
+    return r;
+}
+static void ds__cpu_lane_unused(const ds__cpu_lane *l) { if (l) atomic_fetch_sub(&l->board->pending, 1); }
+
+/* The stream has come to a record. */
+static void ds__cpu_lane_pass(ds__cpu_lane *l, uint64_t number, int failed) {
+    ds__sheet *sheet = l->board->sheet;
+    if (failed) {
+        if (!l->failing) atomic_store(&l->at->failed_from, number);
+        atomic_store(&l->at->failed_upto, number);
+    }
+    l->failing = failed;
+    atomic_store(&l->at->done, number);
+    if (atomic_load(&sheet->waiters)) {
+        atomic_fetch_add(&sheet->bell, 1);
+        ds__futex_wake_shared(&sheet->bell);
+    }
+    atomic_fetch_sub(&l->board->pending, 1); /* after this the board may go */
+}
+
+/* Takes over what the lane says; upto: the number that somebody is interested in. The mutex is held. */
+static void ds__cpu_mirror(ds__cpu_proxy *p, uint64_t upto) {
+    ds__lane *at = &p->board->sheet->lane[p->lane];
+    if (atomic_load(&p->stream.failure)) return;
+    uint64_t who = atomic_load(&at->who), done = p->base + atomic_load(&at->done);
+    if (done < upto && !ds__board_alive(p->board, who >> 24)) done = p->base + atomic_load(&at->done); /* what it did before it ended counts */
+    else who = 0;
+    uint64_t failed_upto = p->base + atomic_load(&at->failed_upto);
+    if (failed_upto != p->base && failed_upto != atomic_load(&p->stream.past_upto)) {
+        if (!p->past) p->past = ds__cpu_failure_new(DS_ERR_FAILED, "an operation before the event's record failed in process %d", (int)(atomic_load(&at->who) & 0xffffff));
+        atomic_store(&p->stream.past_from, p->base + atomic_load(&at->failed_from));
+        atomic_store(&p->stream.past_upto, failed_upto);
+        atomic_store(&p->stream.past, p->past);
+        p->stream.had_failure = 1;
+    }
+    if (who && done < upto) {
+        ds__cpu_fail_stream(&p->stream, ds__cpu_failure_new(DS_ERR_PEER_DIED, "process %d, which recorded the event, has died before it came to that",
+                                                            (int)(who & 0xffffff)), done + 1);
+        done = UINT64_MAX;
+    }
+    if (done > atomic_load(&p->stream.done)) ds__cpu_pass(&p->stream, done);
+}
+
+/* The proxy of a lane. The mutex is held. */
+static ds_result ds__cpu_proxy_of(ds__board *b, uint32_t lane, ds__cpu_proxy **out) {
+    ds__cpu_proxy *p = ds__cpu.proxies, *spare = NULL;
+    for (; p && (p->serial != b->serial || p->lane != lane); p = p->all)
+        if (!p->is_watched && !p->stream.had_failure && !ds__board_of(p->serial)) spare = p;
+    if ((*out = p) != NULL) return DS_OK;
+    p = spare;
+    if (!p && (p = ds__cpu_raw(sizeof *p)) != NULL) {
+        p->all = ds__cpu.proxies;
+        ds__cpu.proxies = p;
+        p->stream.kind = DS__CPU_PROXY;
+        atomic_store(&p->stream.state, DS__CPU_COUNTS);
+    }
+    if (!p) return ds__board_short();
+    p->board = b;
+    p->serial = b->serial;
+    p->lane = lane;
+    p->base = atomic_load(&p->stream.done); /* numbers go on, so that old tokens stay true */
+    p->wanted = 0;
+    *out = p;
+    return DS_OK;
+}
+
+/* ---- >>cpu watcher ---- */
+
+/* Looks at all that is watched and lists what to sleep on; the mutex is held. */
+static unsigned ds__cpu_watch_lanes(ds__sleep *list, unsigned room) {
+    unsigned count = 0;
+    uint32_t bell = 0;
+    const ds__board *last = NULL;
+    for (ds__cpu_proxy **next = &ds__cpu.watched; *next; ) {
+        ds__cpu_proxy *p = *next;
+        if (p->board != last) bell = atomic_load(&p->board->sheet->bell); /* before the lane is looked at */
+        ds__cpu_mirror(p, p->wanted);
+        if (atomic_load(&p->stream.done) >= p->wanted) {
+            *next = p->next_watched;
+            p->is_watched = 0;
+            atomic_fetch_sub(&p->board->sheet->waiters, 1);
+            ds__board_close(p->board);
+            continue;
+        }
+        if (p->board != last && count < room) list[count++] = (ds__sleep){ bell, (uintptr_t)&p->board->sheet->bell, 2 /* of 32 bits */, 0 };
+        last = p->board;
+        next = &p->next_watched;
+    }
+    return count;
+}
+
+static void *ds__cpu_watcher_main(void *unused) {
+    ds__sleep list[33];
+    uint64_t nap = 0;
+    uint32_t seen = 0;
+    (void)unused;
+    ds__os_block_signals();
+    ds__boards_lock();
+    for (;;) {
+        uint32_t word = atomic_load(&ds__cpu.watch_word);
+        if (atomic_load(&ds__cpu.watch_quit)) break;
+        unsigned count = ds__cpu_watch_lanes(list + 1, 32);
+        ds__boards_unlock();
+        nap = word != seen || !nap ? 1000000 : nap < 16000000 ? nap + nap / 4 : nap; /* nothing tells of a death */
+        seen = word;
+        list[0] = (ds__sleep){ word, (uintptr_t)&ds__cpu.watch_word, 2 | 128 /* private */, 0 };
+        if (count) ds__futex_wait_any(list, count + 1, nap);
+        else ds__futex_wait(&ds__cpu.watch_word, word, DS__FOREVER);
+        ds__boards_lock();
+    }
+    ds__boards_unlock();
+    return NULL;
+}
+
+static void ds__cpu_wake_watcher(void) {
+    atomic_fetch_add(&ds__cpu.watch_word, 1);
+    ds__futex_wake(&ds__cpu.watch_word, 1);
+}
+
+/* The watcher sees to it that the proxy comes to this number. The mutex is held. */
+static ds_result ds__cpu_watch_for(ds__cpu_proxy *p, uint64_t upto) {
+    if (atomic_load(&p->stream.done) >= upto) return DS_OK;
+    if (!ds__cpu.watcher_started) {
+        int error = pthread_create(&ds__cpu.watcher, NULL, ds__cpu_watcher_main, NULL);
+        if (error) return ds__fail(DS_ERR_SYSTEM, "no thread could be started: %s", strerror(error));
+        ds__cpu.watcher_started = 1;
+    }
+    if (p->wanted < upto) p->wanted = upto;
+    if (!p->is_watched) {
+        p->is_watched = 1;
+        p->board->users++;
+        atomic_fetch_add(&p->board->sheet->waiters, 1);
+        ds__cpu_proxy **at = &ds__cpu.watched; /* beside others of the board */
+        while (*at && (*at)->board != p->board) at = &(*at)->next_watched;
+        p->next_watched = *at;
+        *at = p;
+    }
+    ds__cpu_wake_watcher();
+    return DS_OK;
+}
+
+static void ds__cpu_watcher_end(void) {
+    if (!ds__cpu.watcher_started) return;
+    ds__boards_lock();
+    atomic_store(&ds__cpu.watch_quit, 1);
+    ds__boards_unlock();
+    ds__cpu_wake_watcher();
+    pthread_join(ds__cpu.watcher, NULL);
+    ds__cpu.watcher_started = 0;
+}
+
+/* What the event's word says, as a token of this process. The mutex is held. */
+static ds_result ds__cpu_word_token(ds__board *b, uint64_t word, ds__cpu_token *out) {
+    uint32_t lane = (uint32_t)(word >> 40) - 1;
+    out->stream = NULL;
+    out->upto = 0;
+    if (word == 0) return DS_OK;
+    if (lane >= atomic_load(&b->sheet->lanes)) return ds__fail(DS_ERR_INVALID_HANDLE, "what process %d shares is damaged", b->pid);
+    if (atomic_load(&b->sheet->lane[lane].who) >> 24 == b->me) { /* recorded here, through another handle */
+        ds__cpu_lane *l = ds__cpu.lanes;
+        while (l && (l->serial != b->serial || l->index != lane)) l = l->all;
+        if (!l) return DS_OK;
+        out->stream = l->stream;
+        out->upto = ds__cpu_whole(word, atomic_load(&l->stream->submitted));
+        return DS_OK;
+    }
+    ds__cpu_proxy *p;
+    ds_result r = ds__cpu_proxy_of(b, lane, &p);
+    if (r < 0) return r;
+    out->stream = &p->stream;
+    out->upto = p->base + ds__cpu_whole(word, atomic_load(&b->sheet->lane[lane].done));
+    return DS_OK;
+}
+
+/* Brings what the event stands for up to date, if processes share it; wait: somebody will wait for it. */
+static ds_result ds__cpu_event_look(ds__cpu_event *e, int wait) {
+    if (DS__LIKELY(!e->board)) return DS_OK;
+    ds_result r = DS_OK;
+    ds__cpu_token t;
+    ds__mark *m = &e->board->sheet->mark[e->mark];
+    ds__boards_lock();
+    uint64_t word = atomic_load(&m->word);
+    if (atomic_load(&m->generation) != e->generation) {
+        r = ds__fail(DS_ERR_INVALID_HANDLE, "process %d has destroyed the event", e->board->pid);
+    } else {
+        ds__lock_take(&e->lock);
+        uint64_t before = e->word;
+        t.stream = e->stream;
+        t.upto = e->upto;
+        ds__lock_give(&e->lock);
+        if (before != word && (r = ds__cpu_word_token(e->board, word, &t)) == DS_OK) {
+            ds__lock_take(&e->lock);
+            if (e->word == before && !e->capture) { e->word = word; e->stream = t.stream; e->upto = t.upto; }
+            t.stream = e->stream;
+            t.upto = e->upto;
+            ds__lock_give(&e->lock);
+        }
+        if (r == DS_OK && t.stream && t.stream->kind == DS__CPU_PROXY && atomic_load(&t.stream->done) < t.upto) {
+            ds__cpu_mirror((ds__cpu_proxy *)(void *)t.stream, t.upto);
+            if (wait) r = ds__cpu_watch_for((ds__cpu_proxy *)(void *)t.stream, t.upto);
+        }
+    }
+    ds__boards_unlock();
+    return r;
+}
+
+/* The stream has been given a record of the event, which is this operation of it. */
+static void ds__cpu_event_publish(ds__cpu_event *e, ds__cpu_stream *s, uint64_t upto) {
+    ds__boards_lock();
+    uint64_t word = (uint64_t)(ds__cpu_lane_of(s, e->board)->index + 1) << 40 | (upto & 0xffffffffff);
+    ds__lock_take(&e->lock);
+    e->word = word;
+    e->stream = s;
+    e->upto = upto;
+    ds__lock_give(&e->lock);
+    ds__mark *m = &e->board->sheet->mark[e->mark];
+    if (atomic_load(&m->generation) == e->generation) atomic_store(&m->word, word);
+    ds__boards_unlock();
+}
+
+static ds_result ds__cpu_unsafe(const char *rule);
+
+static ds_result ds__cpu_event_export(void *event, unsigned char *out) {
+    const ds__cpu_event *e = event;
+    ds_result r = ds__cpu_unsafe("an event cannot be exported in this thread while the capture is open");
+    if (r < 0) return r;
+    ds__address a = { DS__ADDRESS_EVENT, e->board->pid, e->board->fd, e->mark, e->generation, 0, e->board->cookie, 0 };
+    memset(out, 0, 64);
+    memcpy(out, &a, sizeof a);
+    return DS_OK;
+}
+
+static ds_result ds__cpu_event_import(int device, const unsigned char *handle, void **out) {
+    ds__address a;
+    ds__board *b = NULL;
+    memcpy(&a, handle, sizeof a);
+    ds_result r = ds__cpu_unsafe("an event cannot be imported in this thread while the capture is open");
+    if (r < 0) return r;
+    if (a.kind != DS__ADDRESS_EVENT || a.index >= DS__MARKS) return ds__fail(DS_ERR_INVALID_VALUE, "these bytes are no event of a CPU device");
+    r = ds__cpu_event_create(device, 0, out);
+    if (r < 0) return r;
+    ds__boards_lock();
+    r = ds__board_open(a.pid, a.fd, a.cookie, &b);
+    if (r == DS_OK && atomic_load(&b->sheet->mark[a.index].generation) != a.generation) {
+        ds__board_close(b);
+        b = NULL;
+        r = ds__fail(DS_ERR_INVALID_HANDLE, "process %d has destroyed the event", a.pid);
+    }
+    ds__boards_unlock();
+    ds__cpu_event *e = *out;
+    if (r < 0) { ds__cpu_event_destroy(e); *out = NULL; return r; }
+    e->flags = DS_EVENT_INTERPROCESS;
+    e->board = b;
+    e->mark = a.index;
+    e->generation = a.generation;
+    e->imported = 1;
+    return DS_OK;
+}
+
+/* Gives an event of this process its mark. */
+static ds_result ds__cpu_event_share(ds__cpu_event *e) {
+    ds__board *b;
+    ds__boards_lock();
+    ds_result r = ds__board_own(&b);
+    if (r == DS_OK) r = ds__board_mark(b, &e->mark);
+    if (r == DS_OK) {
+        e->board = b;
+        e->generation = atomic_load(&b->sheet->mark[e->mark].generation);
+    }
+    ds__boards_unlock();
+    return r;
+}
+static void ds__cpu_event_unshare(ds__cpu_event *e) {
+    if (!e->board) return;
+    ds__boards_lock();
+    if (e->imported) ds__board_close(e->board);
+    else ds__board_unmark(e->board, e->mark);
+    ds__boards_unlock();
+    e->board = NULL;
+    e->imported = 0;
+    e->word = 0;
 }
 
 /* ---- >>cpu capture ------------------------------------------------------------------------------------------------------- */
@@ -2354,6 +2760,7 @@ static ds_result ds__cpu_capture_op(ds__cpu_stream *s, ds__capture *c, const ds_
     case DS__OP_RECORD: return ds__cpu_capture_record(s, c, op->u.event.event);
     case DS__OP_WAIT: return ds__cpu_capture_wait_event(s, c, op->u.event.event);
     case DS__OP_WAIT_STREAM: return ds__cpu_capture_wait_stream(s, c, op->u.wait.stream);
+    case DS__OP_FREE: return ds__capture_fail(DS_ERR_CAPTURE_UNSUPPORTED, c, 0, "memory of the driver's own allocator cannot come or go on a stream that captures");
     case DS__OP_CALLBACK: return ds__capture_fail(DS_ERR_CAPTURE_UNSUPPORTED, c, 1, "a callback with a status cannot be captured; ds_launch_host_func can");
     default: return ds__capture_fail(DS_ERR_CAPTURE_UNSUPPORTED, c, 0, "an executable cannot be uploaded on a stream that captures");
     }
@@ -2362,6 +2769,7 @@ static ds_result ds__cpu_capture_op(ds__cpu_stream *s, ds__capture *c, const ds_
 /* 1: the stream captures, or may not be used beside one that does; *out is the result. 0: it does not any more. */
 static int ds__cpu_submit_captured(ds__cpu_stream *s, const ds__op *op, ds_result *out) {
     int handled = 1;
+    if (op->kind == DS__OP_WAIT && (*out = ds__cpu_event_look(op->u.event.event, 0)) < 0) return 1;
     ds__lock_take(&ds__g.capture_lock);
     if (s->kind == DS__STREAM_LEGACY) handled = (*out = ds__cpu_legacy_used(s->device, 1)) < 0;
     else if (!s->capture) handled = 0;
@@ -2478,6 +2886,7 @@ typedef struct ds__cpu_launch {
     uint32_t next;                   /* lanes before it are done */
     int started;
     ds__cpu_stamp **stamp;           /* of record nodes with timing */
+    ds__cpu_lane **shared;           /* of record nodes whose events processes share; NULL: there are none */
     ds__cpu_token *token;            /* what wait nodes wait for */
 } ds__cpu_launch;
 
@@ -2794,6 +3203,7 @@ static void ds__cpu_launch_drop(ds__cpu_launch *run) {
     for (uint32_t i = 0; run->stamp && i < x->records; i++) ds__cpu_stamp_give(run->stamp[i]);
     ds__cpu_plan_drop(run->plan);
     ds__release(run->stamp);
+    ds__release(run->shared);
     ds__release(run->token);
     ds__release(run);
     ds__cpu_exec_drop(x);
@@ -2809,12 +3219,16 @@ static ds_result ds__cpu_launch_events(ds__cpu_launch *run) {
         const ds__node *n = x->entry[i].flat == UINT32_MAX ? NULL : x->flat[x->entry[i].flat].node;
         if (!n || (n->kind != DS_NODE_EVENT_RECORD && n->kind != DS_NODE_EVENT_WAIT)) continue;
         ds__cpu_event *e = n->op.u.event.event;
+        ds_result r = n->kind == DS_NODE_EVENT_WAIT ? ds__cpu_event_look(e, 1) : DS_OK;
+        if (r < 0) return r;
         ds__lock_take(&e->lock);
         uint64_t capture = e->capture;
         ds__cpu_token t = { e->stream, e->upto };
         ds__lock_give(&e->lock);
         if (n->kind == DS_NODE_EVENT_RECORD) {
             if ((e->flags & DS_EVENT_TIMING) && !(run->stamp[record] = ds__cpu_stamp_take())) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a time stamp");
+            if (e->board && !run->shared && !(run->shared = ds__alloc(x->records * sizeof *run->shared))) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a launch");
+            if (e->board && (r = ds__cpu_lane_for(x->lane[x->flat[x->entry[i].flat].lane], e, &run->shared[record])) < 0) return r;
             record++;
         } else {
             if (capture) return ds__cpu_captured(capture, 0, "the executable waits for an event that was recorded in a capture");
@@ -2831,7 +3245,9 @@ static void ds__cpu_launch_record(const ds__cpu_exec *x, uint64_t ticket, ds__cp
         const ds__cpu_flat *f = x->entry[i].flat == UINT32_MAX ? NULL : &x->flat[x->entry[i].flat];
         if (!f || !f->node || f->node->kind != DS_NODE_EVENT_RECORD) continue;
         uint64_t upto = x->base[f->lane] + ticket * x->operations[f->lane] + f->number;
-        ds__cpu_event_set(f->node->op.u.event.event, x->lane[f->lane], upto, stamps[record++]);
+        ds__cpu_event *e = f->node->op.u.event.event;
+        ds__cpu_event_set(e, x->lane[f->lane], upto, stamps[record++]);
+        if (e->board) ds__cpu_event_publish(e, x->lane[f->lane], upto);
     }
 }
 
@@ -2857,6 +3273,7 @@ static ds_result ds__cpu_submit_launch(ds__cpu_stream *s, const ds__op *op) {
     if (r == DS_OK) r = ds__cpu_enqueue(s, &launch, NULL);
     if (r < 0) { /* the events' halves of the stamps too */
         for (uint32_t i = 0; run->stamp && i < x->records; i++) ds__cpu_stamp_give(run->stamp[i]);
+        for (uint32_t i = 0; run->shared && i < x->records; i++) ds__cpu_lane_unused(run->shared[i]);
         ds__release(stamps);
         ds__cpu_launch_drop(run);
         return r;
@@ -2955,6 +3372,7 @@ static int ds__cpu_lane_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op 
     if (op->kind == DS__OP_NODE_RECORD) {
         ds__cpu_stamp *stamp = run->stamp[op->u.wait.upto];
         if (stamp && !failed) atomic_store_explicit(&stamp->ns, ds__now_ns(), memory_order_release);
+        if (run->shared && run->shared[op->u.wait.upto]) ds__cpu_lane_pass(run->shared[op->u.wait.upto], number, failed);
         return DS__CPU_EMPTY; /* the launch gives it back */
     }
     if (op->kind == DS__OP_NODE_WAIT) t = run->token[op->u.wait.upto];
@@ -2977,20 +3395,106 @@ static void *ds__cpu_memory(size_t size) {
     return size > SIZE_MAX - 1024 ? NULL : aligned_alloc(512, (size + 511) & ~(size_t)511);
 }
 
-static ds_result ds__cpu_memory_alloc(int device, size_t size, void **out) {
+/* Takes the bytes from the device's limit. */
+static ds_result ds__cpu_take(int device, size_t size) {
     ds__cpu_device *d = &ds__cpu.device[device];
-    ds_result r = ds__cpu_unsafe("memory cannot be allocated in this thread while the capture is open");
-    if (r < 0) return r;
     size_t used = atomic_load(&d->used);
     do {
         if (size > d->limit || used > d->limit - size)
             return ds__fail(DS_ERR_LIMIT_EXCEEDED, "%zu bytes do not fit on cpu:%d: %zu of %zu bytes are in use", size, device,
                             used, d->limit);
     } while (!atomic_compare_exchange_weak(&d->used, &used, used + size));
-    *out = ds__cpu_memory(size);
-    if (*out) return DS_OK;
-    atomic_fetch_sub(&d->used, size);
+    return DS_OK;
+}
+
+static ds_result ds__cpu_short(int device, size_t size) {
+    atomic_fetch_sub(&ds__cpu.device[device].used, size);
     return ds__fail(DS_ERR_OUT_OF_MEMORY, "the system has no %zu bytes for cpu:%d", size, device);
+}
+
+static ds_result ds__cpu_memory_alloc(int device, size_t size, void **out) {
+    ds_result r = ds__cpu_unsafe("memory cannot be allocated in this thread while the capture is open");
+    if (r == DS_OK) r = ds__cpu_take(device, size);
+    if (r < 0) return r;
+    *out = ds__cpu_memory(size);
+    return *out ? DS_OK : ds__cpu_short(device, size);
+}
+
+/* Virtual memory is the system's. Its unit here is that of GPUs, and of the system's large pages. */
+#define DS__CPU_SPACE_PAGE ((size_t)2 << 20)
+
+static ds_result ds__cpu_space_reserve(int device, size_t size, size_t *out_page, void **out) {
+    *out_page = DS__CPU_SPACE_PAGE;
+    *out = size && size <= SIZE_MAX - DS__CPU_SPACE_PAGE ? ds__os_reserve((size + DS__CPU_SPACE_PAGE - 1) / DS__CPU_SPACE_PAGE * DS__CPU_SPACE_PAGE, DS__CPU_SPACE_PAGE) : NULL;
+    return *out ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "the system has no %zu bytes of address space for cpu:%d", size, device);
+}
+static void ds__cpu_space_release(int device, void *at, size_t size) {
+    (void)device;
+    ds__os_unreserve(at, (size + DS__CPU_SPACE_PAGE - 1) / DS__CPU_SPACE_PAGE * DS__CPU_SPACE_PAGE);
+}
+
+static ds_result ds__cpu_space_map(int device, void *at, size_t size) {
+    ds__mapping m;
+    if (!size || size % DS__CPU_SPACE_PAGE || (uintptr_t)at % DS__CPU_SPACE_PAGE)
+        return ds__fail(DS_ERR_INVALID_VALUE, "%zu bytes at %p are not whole pages of %zu bytes", size, at, DS__CPU_SPACE_PAGE);
+    ds_result r = ds__mapping_add(at, size);
+    if (r < 0) return r;
+    r = ds__cpu_take(device, size);
+    if (r == DS_OK && !ds__os_commit(at, size)) {
+        ds__os_decommit(at, size); /* it may have come half way */
+        r = ds__cpu_short(device, size);
+    }
+    if (r < 0) (void)ds__mapping_take((uintptr_t)at, (uintptr_t)at + size, &m);
+    return r;
+}
+
+static ds_result ds__cpu_space_unmap(int device, void *at, size_t size) {
+    ds__mapping m;
+    ds_result r = ds__mapping_check(at, size);
+    if (r < 0) return r;
+    while (ds__mapping_take((uintptr_t)at, (uintptr_t)at + size, &m)) {}
+    ds__os_decommit(at, size);
+    atomic_fetch_sub(&ds__cpu.device[device].used, size);
+    return DS_OK;
+}
+
+/* The driver's own allocator is the system's: it keeps nothing. */
+static ds_result ds__cpu_async_alloc(int device, void *stream, size_t size, void **out) {
+    ds__cpu_stream *s = stream;
+    ds__op op = { .kind = DS__OP_FREE };
+    ds_result r;
+    ds__cpu_failure *f = ds__cpu_stream_failure(s);
+    if (f) return ds__cpu_report(f);
+    if (ds__cpu_watched(s) && ds__cpu_submit_captured(s, &op, &r)) return r;
+    if ((r = ds__cpu_take(device, size)) < 0) return r;
+    if (!(*out = ds__cpu_memory(size))) return ds__cpu_short(device, size);
+    atomic_fetch_add(&ds__cpu.device[device].async_used, size);
+    return DS_OK;
+}
+
+static ds_result ds__cpu_async_free(int device, void *stream, void *ptr, size_t size) {
+    ds__cpu_stream *s = stream;
+    ds__op op = { .kind = DS__OP_FREE };
+    ds_result r;
+    op.u.memory.ptr = ptr;
+    op.u.memory.size = size;
+    op.u.memory.device = device;
+    if (ds__cpu_watched(s) && ds__cpu_submit_captured(s, &op, &r)) return r;
+    return ds__cpu_enqueue(s, &op, NULL);
+}
+
+static void ds__cpu_async_over(const ds__op *op) {
+    ds__cpu_device *d = &ds__cpu.device[op->u.memory.device];
+    atomic_fetch_sub(&d->async_used, op->u.memory.size);
+    atomic_fetch_sub(&d->used, op->u.memory.size);
+    free(op->u.memory.ptr);
+}
+
+static ds_result ds__cpu_async_trim(int device, size_t keep) { (void)device; (void)keep; return DS_OK; }
+
+static ds_result ds__cpu_async_info(int device, size_t *out_reserved, size_t *out_used) {
+    *out_reserved = *out_used = atomic_load(&ds__cpu.device[device].async_used);
+    return DS_OK;
 }
 
 static ds_result ds__cpu_host_alloc(size_t size, void **out) {
@@ -3170,6 +3674,7 @@ static ds_result ds__cpu_start(void) {
 /* Drains everything, ends the threads, frees. */
 static void ds__cpu_stop(void) {
     if (ds__cpu.workers_started && ds__cpu.device) ds__cpu_drain();
+    ds__cpu_watcher_end();
     if (ds__cpu.started && ds__cpu.worker && ds__cpu.device) {
         atomic_store(&ds__cpu.quit, 1);
         atomic_fetch_add(&ds__cpu.wake_word, 1);
@@ -3224,7 +3729,7 @@ static const ds__driver ds__cpu_driver = {
     "cpu", DS_DEVICE_CPU, ds__cpu_probe, ds__cpu_start, ds__cpu_device_used, ds__cpu_drain, ds__cpu_stop, ds__cpu_stream_destroy,
     ds__cpu_stream_unwrap, ds__cpu_stream_hide, ds__cpu_stream_forget, ds__cpu_stream_identity, ds__cpu_event_destroy, ds__cpu_kernel_destroy, ds__cpu_capture_abandon,
     ds__cpu_graph_destroy, ds__cpu_exec_destroy, ds__cpu_passed,
-    ds__cpu_memory_release,
+    ds__cpu_memory_release, ds__cpu_space_release,
 #define DS__MEMBER(entry, parameters, arguments) ds__cpu_##entry,
     DS__ENTRIES(DS__MEMBER)
 #undef DS__MEMBER

@@ -162,7 +162,7 @@ int si_capture_wait(stream *s, event *e, int *done) {
     *done = mine || other;
     if (!mine && !other) return 0;
     if (!mine) return is_open(other) ? fork_into(s, e) : cudaErrorCapturedEvent;
-    if (!other && !e->record) return 0;
+    if (!other && !e->record && !si_ipc_is_recorded(e)) return 0;
     if (mine == other) {
         for (size_t i = 0; i < e->deps.count; i++) si_nodes_add(&s->deps, e->deps.at[i]);
         return 0;

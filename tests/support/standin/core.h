@@ -1,4 +1,5 @@
-/* What the files of the stand-in share: standin.c (devices, memory, streams, events, kernels), capture.c and graphs.c.
+/* What the files of the stand-in share: standin.c (devices, memory, streams, events, kernels), vmm.c (virtual memory, pools), capture.c
+   and graphs.c.
 
    Everything here is guarded by one lock, unless it is said to be a thread's own or atomic. */
 #ifndef STANDIN_CORE_H
@@ -38,8 +39,10 @@ typedef struct node    node;
 typedef struct graph   graph;
 typedef struct exec    exec;
 typedef struct capture capture;
+typedef struct space   space;
+typedef struct pool    pool;
 
-/* A stretch of memory that CUDA knows.  Its fields stay as they are from its making on, but for the last two. */
+/* A stretch of memory that CUDA knows.  Its fields stay as they are from its making on, but for `access` and the last two. */
 typedef struct range {
     uintptr_t start;    /* as the user sees it */
     size_t    size;
@@ -47,6 +50,11 @@ typedef struct range {
     enum { DEVICE_MEMORY, HOST_MEMORY, REGISTERED_MEMORY } kind;
     int       device;   /* the owner, or the current device when it was pinned */
     int       portable;
+    space    *space;    /* a mapping: its reservation */
+    pool     *pool;     /* it came from cudaMallocAsync */
+    unsigned  access;   /* a mapping: bit i: device i may touch it */
+    struct physical *physical; /* what is mapped */
+    struct ipc_memory *ipc; /* it is exported, or another process's */
     unsigned  uses;     /* by operations that have not ended */
     int       freeing;
 } range;
@@ -72,6 +80,7 @@ typedef struct event {
     op      *record;  /* the last; NULL: never recorded, or last in a capture */
     capture *capture; /* in which it was last recorded, also when that is over */
     nodes    deps;    /* of the stream then */
+    struct ipc_event *ipc; /* processes may share it */
 } event;
 
 typedef struct function {
@@ -102,7 +111,13 @@ typedef struct registered_function {
 
 typedef struct side { char *pointer; size_t pitch, slice; } side;
 typedef struct shape { size_t width, height, depth; } shape;
-typedef struct place { enum { PAGEABLE, PINNED, ON_DEVICE } where; range *range; int device; char *memory; } place;
+typedef struct place {
+    enum { PAGEABLE, PINNED, ON_DEVICE } where;
+    range *range; /* the first; mappings side by side are one memory */
+    size_t span;
+    int    device;
+    char  *memory;
+} place;
 
 /* A copy as it was asked for; named: the caller has named the devices. */
 typedef struct transfer { side dst, src; shape of; enum cudaMemcpyKind kind; int named; } transfer;
@@ -134,7 +149,7 @@ typedef struct host {
     void                *data;
 } host;
 
-typedef enum { OP_COPY, OP_FILL, OP_KERNEL, OP_RECORD, OP_WAIT, OP_MARK, OP_HOST, OP_CALLBACK } op_kind;
+typedef enum { OP_COPY, OP_FILL, OP_KERNEL, OP_RECORD, OP_WAIT, OP_MARK, OP_FREE, OP_HOST, OP_CALLBACK } op_kind;
 
 struct op {
     op_kind         kind;
@@ -142,7 +157,7 @@ struct op {
     stream         *stream;          /* NULL: a node of a graph */
     unsigned        refs, pending;
     int             running, done;
-    uint64_t        number;          /* in the order of submission, for each device */
+    uint64_t        number;          /* in the order of submission, of all devices */
     op             *next, *prev;     /* the device's operations that have not ended */
     op             *next_ready;
     op            **successors;
@@ -151,7 +166,8 @@ struct op {
     size_t          use_count, use_capacity;
     exec           *exec;            /* whose launch ends with this; NULL: none */
     struct timespec time;            /* of a record */
-    union { copy copy; fill fill; kernel kernel; host host; } u;
+    union { copy copy; fill fill; kernel kernel; host host; struct block *block;
+            struct { struct shared_event *at; unsigned long long number; } record; } u;
 };
 
 typedef struct queue { op *first, **last; size_t count; } queue;
@@ -169,6 +185,7 @@ typedef struct device {
     size_t         workers, idle, starting;
     int            caller;           /* the thread of host functions is there */
     char          *arena, *backing;  /* all device memory, as the user sees it and where it lies */
+    int            arena_fd;         /* the file behind it */
     size_t         arena_size, arena_next, used;
     unsigned char  can_reach[MAX_DEVICES], reaches[MAX_DEVICES]; /* peer access: possible, enabled */
 } device;
@@ -207,7 +224,10 @@ typedef struct device {
     X(cudaGraphExecMemcpyNodeSetParams1D) X(cudaGraphExecMemsetNodeSetParams) X(cudaGraphExecHostNodeSetParams)               \
     X(cudaGraphExecChildGraphNodeSetParams) X(cudaGraphExecEventRecordNodeSetEvent) X(cudaGraphExecEventWaitNodeSetEvent)     \
     X(cudaGraphNodeSetEnabled) X(cudaGraphNodeGetEnabled) X(cudaGraphDebugDotPrint) X(cudaUserObjectCreate)                   \
-    X(cudaUserObjectRetain) X(cudaUserObjectRelease) X(cudaGraphRetainUserObject) X(cudaGraphReleaseUserObject)
+    X(cudaUserObjectRetain) X(cudaUserObjectRelease) X(cudaGraphRetainUserObject) X(cudaGraphReleaseUserObject)               \
+    X(cudaMallocAsync) X(cudaFreeAsync) X(cudaDeviceGetDefaultMemPool) X(cudaMemPoolSetAttribute) X(cudaMemPoolGetAttribute)  \
+    X(cudaMemPoolTrimTo) X(cudaMemPoolSetAccess) X(cudaMemPoolGetAccess)                                                      \
+    X(cudaIpcGetEventHandle) X(cudaIpcOpenEventHandle) X(cudaIpcGetMemHandle) X(cudaIpcOpenMemHandle) X(cudaIpcCloseMemHandle)
 
 /* The driver's, with the version of CUDA that brought them; those of the second list take a stream. */
 #define DRIVER(X)                                                                                                             \
@@ -219,6 +239,11 @@ typedef struct device {
     X(cuLaunchKernel, 4000) X(cuStreamQuery, 2000) X(cuMemsetD8Async, 3020) X(cuMemsetD16Async, 3020)                         \
     X(cuMemsetD32Async, 3020) X(cuMemsetD2D8Async, 3020) X(cuMemsetD2D16Async, 3020) X(cuMemsetD2D32Async, 3020)              \
     X(cuStreamIsCapturing, 10000)
+/* Virtual memory, of vmm.c. */
+#define DRIVER_MEMORY(X)                                                                                                      \
+    X(cuDeviceGetAttribute, 2000) X(cuMemAddressReserve, 10020) X(cuMemAddressFree, 10020) X(cuMemCreate, 10020)              \
+    X(cuMemRelease, 10020) X(cuMemMap, 10020) X(cuMemUnmap, 10020) X(cuMemSetAccess, 10020) X(cuMemGetAccess, 10020)          \
+    X(cuMemGetAllocationGranularity, 10020)
 /* Those that have had several forms: graphs.c has each of them. */
 #define DRIVER_GRAPH(X)                                                                                                       \
     X(cuGraphAddKernelNode) X(cuGraphKernelNodeGetParams) X(cuGraphKernelNodeSetParams) X(cuGraphExecKernelNodeSetParams)
@@ -238,7 +263,7 @@ typedef enum {
     RUNTIME(X) DRIVER_GRAPH(X)
 #undef X
 #define X(name, since) F_##name,
-    DRIVER(X) DRIVER_STREAM(X)
+    DRIVER(X) DRIVER_STREAM(X) DRIVER_MEMORY(X)
 #undef X
     FUNCTIONS
 } function_id;
@@ -296,7 +321,7 @@ int  si_context(void); /* binds, and says what is wrong with the current device 
 int  si_null(void);    /* submissions do nothing */
 
 /* A handle is a number, not an address: kind, index of the slot and its generation.  So none is ever given out twice. */
-enum { H_STREAM = 1, H_EVENT, H_MODULE, H_FUNCTION, H_CONTEXT, H_GRAPH, H_NODE, H_EXEC, H_OBJECT };
+enum { H_STREAM = 1, H_EVENT, H_MODULE, H_FUNCTION, H_CONTEXT, H_GRAPH, H_NODE, H_EXEC, H_OBJECT, H_MEMORY, H_POOL };
 void *si_new_handle(unsigned kind, void *object);
 void *si_object_of(const char *call, unsigned kind, const void *handle);
 int   si_is_handle(unsigned kind, const void *handle); /* one that is alive */
@@ -314,6 +339,7 @@ void si_release(op *o);
 void si_submit(op *o, op *also); /* after `also` too (NULL: nothing) */
 void si_unref(op *o);
 void si_record_in(event *e, op *o); /* the event's record is now this one */
+void si_event_is_made(event *e, cudaEvent_t *out);
 void si_start_thread(void *(*body)(void *), void *of);
 
 /* Copies, fills and kernels: what is wrong with them, and the operations that they are. */
@@ -327,6 +353,50 @@ int  si_check_copy_params(const struct cudaMemcpy3DParms *p, transfer *t);
 void **si_copy_params(const ptx_function *f, void *const *params); /* one block of memory with the values */
 void si_free_module_if_over(module *m);
 registered_function *si_registered_as(const void *host_function);
+
+/* Memory: the stretches that CUDA knows, by address. */
+static inline size_t si_round_up(size_t size, size_t to) { return (size + to - 1) / to * to; }
+range *si_add_range(void *start, size_t size, char *memory, int device); /* of device memory */
+void   si_remove_range(range *r);
+range *si_range_touching(uintptr_t start, size_t size);
+range *si_range_starting(const void *address);
+range *si_allocate_on(device *d, size_t size); /* NULL: out of memory */
+void   si_free_device_range(range *r);
+int    si_unsafe(void);                  /* si_capture_unsafe, with the lock */
+void   si_check_unused(const char *call, range *r);
+int    si_attribute(int device, int which);
+
+/* ---- vmm.c ---- */
+
+int  si_pool_reaches(const pool *p, int device); /* its memory can be touched by that one */
+void si_pool_freed(op *o);                       /* a stream has come to a cudaFreeAsync */
+void si_pool_take_back(range *r);                /* cudaFree of its memory */
+void si_pool_settle(int device);                 /* something was waited for */
+int  si_supports(int device, int which);         /* of the attributes: virtual memory, pools */
+void si_memory_counts(size_t *reservations, size_t *handles, size_t *freed);
+
+CUresult si_cuDeviceGetAttribute(int *out, CUdevice_attribute which, CUdevice device);
+CUresult si_cuMemAddressReserve(CUdeviceptr *out, size_t size, size_t alignment, CUdeviceptr hint, unsigned long long flags);
+CUresult si_cuMemAddressFree(CUdeviceptr at, size_t size);
+CUresult si_cuMemCreate(CUmemGenericAllocationHandle *out, size_t size, const CUmemAllocationProp *prop, unsigned long long flags);
+CUresult si_cuMemRelease(CUmemGenericAllocationHandle handle);
+CUresult si_cuMemMap(CUdeviceptr at, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags);
+CUresult si_cuMemUnmap(CUdeviceptr at, size_t size);
+CUresult si_cuMemSetAccess(CUdeviceptr at, size_t size, const CUmemAccessDesc *desc, size_t count);
+CUresult si_cuMemGetAccess(unsigned long long *out, const CUmemLocation *location, CUdeviceptr at);
+CUresult si_cuMemGetAllocationGranularity(size_t *out, const CUmemAllocationProp *prop, CUmemAllocationGranularity_flags option);
+
+/* ---- ipc.c ---- */
+
+void si_ipc_new_event(event *e);
+void si_ipc_drop_event(event *e);
+void si_ipc_record(event *e, op *o);
+void si_ipc_recorded(op *o);               /* it has ended */
+int  si_ipc_is_recorded(const event *e);   /* somewhere */
+int  si_ipc_ready(const event *e);
+op  *si_record_of(event *e);               /* what a wait for the event waits for; NULL: nothing */
+void si_ipc_freed(range *r);
+int  si_ipc_imported(const range *r);
 
 /* ---- capture.c ---- */
 

@@ -1121,7 +1121,7 @@ static op *put_graph(const graph *g, op *start, int index) {
         }
         if (!before.count) keep(&before, start);
         for (size_t j = 0; j < before.count; j++) si_depend(o, before.at[j]);
-        if (e && n->is.type == cudaGraphNodeTypeWaitEvent) si_depend(o, e->record);
+        if (e && n->is.type == cudaGraphNodeTypeWaitEvent) si_depend(o, si_record_of(e));
         if (e && n->is.type == cudaGraphNodeTypeEventRecord) si_record_in(e, o);
         o->refs++;
         si_release(o);

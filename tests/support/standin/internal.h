@@ -20,6 +20,8 @@ __typeof__(cudaMemcpy2DAsync)     si_memcpy_2d_async;
 __typeof__(cudaMemcpy3DPeerAsync) si_memcpy_3d_peer_async;
 __typeof__(cudaMemsetAsync)       si_memset_async;
 __typeof__(cudaMemset2DAsync)     si_memset_2d_async;
+__typeof__(cudaMallocAsync)       si_malloc_async;
+__typeof__(cudaFreeAsync)         si_free_async;
 __typeof__(cudaStreamQuery)       si_stream_query;
 __typeof__(cudaStreamGetFlags)    si_stream_get_flags;
 __typeof__(cudaStreamGetPriority) si_stream_get_priority;

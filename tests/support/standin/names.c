@@ -33,6 +33,8 @@ cudaError_t cudaMemsetAsync(void *devPtr, int value, size_t count, cudaStream_t 
 cudaError_t cudaMemset2DAsync(void *devPtr, size_t pitch, int value, size_t width, size_t height, cudaStream_t stream) {
     return si_memset_2d_async(devPtr, pitch, value, width, height, named(stream));
 }
+cudaError_t cudaMallocAsync(void **out, size_t size, cudaStream_t stream) { return si_malloc_async(out, size, named(stream)); }
+cudaError_t cudaFreeAsync(void *pointer, cudaStream_t stream) { return si_free_async(pointer, named(stream)); }
 cudaError_t cudaStreamQuery(cudaStream_t stream) { return si_stream_query(named(stream)); }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) { return si_stream_synchronize(named(stream)); }
 cudaError_t cudaStreamGetFlags(cudaStream_t stream, unsigned *flags) { return si_stream_get_flags(named(stream), flags); }

@@ -21,6 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 /* CUDA does not say whether cudaStreamQuery and cudaStreamSynchronize of the legacy stream count the earlier work of blocking
    streams.  1: they do. */
@@ -57,7 +58,7 @@ void *si_grown(void *array, size_t count, size_t *capacity, size_t size) {
     return array;
 }
 
-static const char *const op_names[] = {"copy", "fill", "kernel", "record", "wait", "mark", "host function", "callback"};
+static const char *const op_names[] = {"copy", "fill", "kernel", "record", "wait", "mark", "free", "host function", "callback"};
 
 device si_devices[MAX_DEVICES];
 
@@ -123,7 +124,7 @@ static const char *const function_names[FUNCTIONS] = {
     RUNTIME(X) DRIVER_GRAPH(X)
 #undef X
 #define X(name, since) #name,
-    DRIVER(X) DRIVER_STREAM(X)
+    DRIVER(X) DRIVER_STREAM(X) DRIVER_MEMORY(X)
 #undef X
 };
 static atomic_ulong calls[FUNCTIONS];
@@ -207,7 +208,7 @@ int si_context(void) {
 /* ---- handles ---- */
 
 static const char *const handle_kinds[] = {"", "stream", "event", "module", "function", "context", "graph", "node",
-                                           "executable graph", "user object"};
+                                           "executable graph", "user object", "handle of memory", "memory pool"};
 typedef struct slot { void *object; uint32_t generation; unsigned kind; size_t next_free; } slot;
 static slot  *slots;
 static size_t slot_count, slot_capacity, free_slot; /* free_slot: index + 1 */
@@ -337,17 +338,21 @@ static void remove_range(range *r) {
 }
 
 static int reachable(const range *r, int index) {
+    if (r->space) return (int)(r->access >> index & 1);
     if (r->device == index) return 1;
+    if (r->pool) return si_pool_reaches(r->pool, index);
     return r->kind == DEVICE_MEMORY ? si_devices[index].reaches[r->device] : r->portable;
 }
 
-static size_t round_up(size_t size, size_t to) { return (size + to - 1) / to * to; }
+static size_t round_up(size_t size, size_t to) { return si_round_up(size, to); }
 
 static void make_arena(device *d) {
     if (d->arena) return;
     d->arena_size = round_up(2 * si_config.memory + (256u << 20), PAGE);
     d->arena = mmap(NULL, d->arena_size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    d->backing = mmap(NULL, d->arena_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    d->arena_fd = memfd_create("standin-memory", MFD_CLOEXEC); /* so that other processes can open it */
+    if (d->arena_fd < 0 || ftruncate(d->arena_fd, (off_t)d->arena_size)) si_fail_test("no file for a device's memory");
+    d->backing = mmap(NULL, d->arena_size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, d->arena_fd, 0);
     if (d->arena == MAP_FAILED || d->backing == MAP_FAILED) si_fail_test("no address space for a device's memory");
     madvise(d->backing, d->arena_size, MADV_DONTDUMP);
 }
@@ -378,9 +383,34 @@ static range *allocate_on(device *d, size_t size) {
 
 static void free_device_range(range *r) {
     device *d = &si_devices[r->device];
-    madvise(r->memory - 512, round_up(r->size + 512, PAGE), MADV_DONTNEED);
+    si_ipc_freed(r);
+    madvise(r->memory - 512, round_up(r->size + 512, PAGE), MADV_REMOVE);
     d->used -= round_up(r->size, 512);
     remove_range(r);
+}
+
+range *si_add_range(void *at, size_t size, char *memory, int index) { return add_range(at, size, memory, DEVICE_MEMORY, index, 0); }
+void   si_remove_range(range *r) { remove_range(r); }
+range *si_range_touching(uintptr_t at, size_t size) { return range_touching(at, size); }
+range *si_range_starting(const void *address) { return range_starting(address); }
+range *si_allocate_on(device *d, size_t size) { return allocate_on(d, size); }
+void   si_free_device_range(range *r) { free_device_range(r); }
+
+/* The range behind this one, when the two are one memory: mappings of one reservation. */
+static range *range_behind(const range *r) {
+    range *next = r->space ? range_starting((void *)(r->start + r->size)) : NULL;
+    return next && next->space == r->space ? next : NULL;
+}
+
+/* Whether the memory from an address in the range on has so many bytes, and the device reaches them all (-1: any does). */
+static int range_holds(const range *r, uintptr_t address, size_t size, int index) {
+    for (size_t left; r; address += left, size -= left, r = range_behind(r)) {
+        if (r->space && !r->access) return 0;
+        if (index >= 0 && !reachable(r, index)) return 0;
+        left = r->size - (address - r->start);
+        if (left >= size) return 1;
+    }
+    return 0;
 }
 
 /* ---- operations ---- */
@@ -428,6 +458,15 @@ void si_free_module_if_over(module *m) {
     ptx_unload(m->code);
     free(m->functions);
     free(m);
+}
+
+static void use_place(op *o, const place *p) {
+    size_t span = p->span, offset = p->range ? (size_t)(p->memory - p->range->memory) : 0;
+    for (range *r = p->range; r; r = range_behind(r), offset = 0) {
+        use(o, r);
+        if (r->size - offset >= span) return;
+        span -= r->size - offset;
+    }
 }
 
 static void let_go(op *o) {
@@ -495,7 +534,7 @@ static void call_workers(device *d) {
     }
 }
 
-static int is_instant(const op *o) { return o->kind == OP_WAIT || o->kind == OP_MARK; }
+static int is_instant(const op *o) { return o->kind == OP_WAIT || o->kind == OP_MARK || o->kind == OP_FREE; }
 
 /* Returns how many references the stream gave up. */
 static unsigned leave_stream(op *o) {
@@ -524,6 +563,8 @@ static void end_op(op *o) {
         o = pop(&over);
         o->done = 1, o->running = 0;
         let_go(o);
+        if (o->kind == OP_FREE) si_pool_freed(o);
+        if (o->kind == OP_RECORD) si_ipc_recorded(o);
         leave_device(o);
         for (size_t i = 0; i < o->successor_count; i++) {
             op     *next = o->successors[i];
@@ -544,7 +585,8 @@ static void end_op(op *o) {
 
 void si_prepare(op *o) {
     device *d = &si_devices[o->device];
-    o->number = ++d->submitted;
+    static uint64_t submitted;
+    o->number = d->submitted = ++submitted;
     o->prev = d->last;
     *(d->last ? &d->last->next : &d->first) = o;
     d->last = o;
@@ -774,6 +816,7 @@ static int stream_result(stream *s, int wait) {
     int mine = s != &si_devices[index].legacy || !STANDIN_LEGACY_COUNTS;
     op *last = mine ? s->tail : mark(s);
     if (wait) wait_for(last, 0);
+    if (wait) si_pool_settle(index);
     ready = wait || !last || last->done;
     if (!mine) si_unref(last);
     code = sticky(index);
@@ -803,6 +846,7 @@ static void check_unused(const char *call, range *r) {
             }
         }
 }
+void si_check_unused(const char *call, range *r) { check_unused(call, r); }
 
 /* ---- copies and fills ---- */
 
@@ -819,10 +863,10 @@ static int locate(const char *call, place *p, const side *s, const shape *of, in
     if (!s->pointer || span_of(s, of, &span)) return cudaErrorInvalidValue;
     uintptr_t start = (uintptr_t)s->pointer;
     range    *r = range_touching(start, span);
-    *p = (place){PAGEABLE, r, index, s->pointer};
+    *p = (place){PAGEABLE, r, span, index, s->pointer};
     if (!r) return 0;
-    if (start < r->start || span > r->size - (start - r->start)) return cudaErrorInvalidValue;
-    if (r->freeing) si_fail_test("%s: %p is being freed by another thread", call, (void *)s->pointer);
+    if (start < r->start || !range_holds(r, start, span, -1)) return cudaErrorInvalidValue;
+    if (r->freeing) si_fail_test("%s: %p is freed, or being freed by another thread", call, (void *)s->pointer);
     p->memory = r->memory + (start - r->start);
     p->device = r->device;
     p->where = r->kind == DEVICE_MEMORY ? ON_DEVICE : reachable(r, index) ? PINNED : PAGEABLE;
@@ -852,8 +896,8 @@ int si_check_transfer(const char *call, const transfer *t, int index, place *to,
     if (code) return code;
     /* CUDA does not say whether a stream may copy what its device neither has nor reaches. */
     int any = to->where == ON_DEVICE || from->where == ON_DEVICE;
-    int near = (to->where == ON_DEVICE && reachable(to->range, index)) ||
-               (from->where == ON_DEVICE && reachable(from->range, index));
+    int near = (to->where == ON_DEVICE && range_holds(to->range, (uintptr_t)t->dst.pointer, to->span, index)) ||
+               (from->where == ON_DEVICE && range_holds(from->range, (uintptr_t)t->src.pointer, from->span, index));
     return any && !near && !t->named ? cudaErrorInvalidValue : 0;
 }
 
@@ -861,8 +905,8 @@ op *si_copy_op(const transfer *t, const place *to, const place *from, stream *s,
     op *o = si_new_op(OP_COPY, s, index);
     o->u.copy = (copy){to->memory, from->memory, t->dst.pitch, t->dst.slice, t->src.pitch, t->src.slice, t->of.width,
                        t->of.height, t->of.depth, NULL};
-    if (to->range) use(o, to->range);
-    if (from->range) use(o, from->range);
+    use_place(o, to);
+    use_place(o, from);
     return o;
 }
 
@@ -954,14 +998,14 @@ int si_check_fill(const char *call, const fill *f, int index, place *at) {
         return cudaErrorInvalidValue;
     if (!f->width || !f->height) return 0;
     int code = locate(call, at, &to, &of, index);
-    return code || (at->where == ON_DEVICE && reachable(at->range, index)) ? code : cudaErrorInvalidValue;
+    return code || (at->where == ON_DEVICE && range_holds(at->range, (uintptr_t)f->dst, at->span, index)) ? code : cudaErrorInvalidValue;
 }
 
 op *si_fill_op(const fill *f, const place *at, stream *s, int index) {
     op *o = si_new_op(OP_FILL, s, index);
     o->u.fill = *f;
     o->u.fill.dst = at->memory;
-    use(o, at->range);
+    use_place(o, at);
     return o;
 }
 
@@ -1187,8 +1231,9 @@ cudaError_t cudaDriverGetVersion(int *version) {
     return cudaSuccess;
 }
 
-static int attribute(int index, int which) {
+int si_attribute(int index, int which) {
     switch (which) {
+    case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED: case cudaDevAttrMemoryPoolsSupported: return si_supports(index, which);
     case cudaDevAttrMaxThreadsPerBlock: case cudaDevAttrMaxBlockDimX: case cudaDevAttrMaxBlockDimY: return MAX_BLOCK;
     case cudaDevAttrMaxBlockDimZ: return MAX_BLOCK_Z;
     case cudaDevAttrMaxGridDimX: return 2147483647;
@@ -1226,7 +1271,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr which, int in
     ENTER(cudaDeviceGetAttribute);
     if (!is_device(index)) return result(cudaErrorInvalidDevice);
     if (!value || (int)which <= 0 || (int)which >= (int)cudaDevAttrMax) return result(cudaErrorInvalidValue);
-    *value = attribute(index, (int)which);
+    *value = si_attribute(index, (int)which);
     return cudaSuccess;
 }
 
@@ -1277,6 +1322,7 @@ cudaError_t cudaDeviceSynchronize(void) {
     lock();
     code = si_capture_synchronize(si_me.current);
     if (!code) wait_device(&si_devices[si_me.current]);
+    if (!code) si_pool_settle(si_me.current);
     unlock();
     return result(code ? code : sticky(si_me.current));
 }
@@ -1364,10 +1410,11 @@ static int unsafe(void) {
     unlock();
     return code;
 }
+int si_unsafe(void) { return unsafe(); }
 
 static range *range_to_free(const char *call, const void *pointer, int kind) {
     range *r = range_starting(pointer);
-    if (!r || (int)r->kind != kind || r->freeing)
+    if (!r || (int)r->kind != kind || r->space || r->freeing || si_ipc_imported(r))
         si_fail_test("%s: %p is not what the matching allocation returned, or it is freed", call, pointer);
     r->freeing = 1;
     return r;
@@ -1383,10 +1430,11 @@ cudaError_t cudaFree(void *pointer) {
     if (pointer) {
         range *r = range_to_free("cudaFree", pointer, DEVICE_MEMORY);
         if (!code) code = sticky(r->device);
-        wait_device(&si_devices[r->device]);
+        if (!r->pool) wait_device(&si_devices[r->device]); /* "will not perform any implicit synchronization" for that of pools */
         if (!code) code = sticky(r->device);
         check_unused("cudaFree", r);
-        free_device_range(r);
+        if (r->pool) si_pool_take_back(r);
+        else free_device_range(r);
     } else if (!code) {
         code = sticky(si_me.current);
     }
@@ -1649,14 +1697,18 @@ static int create_event(cudaEvent_t *out, unsigned flags) {
     int            code = si_context();
     if (code) return code;
     if (!out || flags & ~known) return cudaErrorInvalidValue;
-    if (flags & cudaEventInterprocess) return flags & cudaEventDisableTiming ? cudaErrorNotSupported : cudaErrorInvalidValue;
+    if (flags & cudaEventInterprocess && !(flags & cudaEventDisableTiming)) return cudaErrorInvalidValue;
     event *e = si_allocate(sizeof *e);
     e->device = si_me.current, e->flags = flags;
     lock();
-    *out = si_new_handle(H_EVENT, e);
-    live_events++;
+    if (flags & cudaEventInterprocess) si_ipc_new_event(e);
+    si_event_is_made(e, out);
     unlock();
     return 0;
+}
+void si_event_is_made(event *e, cudaEvent_t *out) {
+    *out = si_new_handle(H_EVENT, e);
+    live_events++;
 }
 
 cudaError_t cudaEventCreate(cudaEvent_t *out) {
@@ -1679,6 +1731,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t handle) {
     live_events--;
     if (e->record) si_unref(e->record);
     si_capture_forget(e);
+    si_ipc_drop_event(e);
     free(e);
     unlock();
     return result(code);
@@ -1716,6 +1769,7 @@ void si_record_in(event *e, op *o) {
     if (e->record) si_unref(e->record);
     e->record = o;
     si_capture_forget(e);
+    si_ipc_record(e, o);
 }
 
 cudaError_t si_event_record(cudaEvent_t handle, cudaStream_t stream_handle) {
@@ -1743,7 +1797,8 @@ cudaError_t si_stream_wait_event(cudaStream_t stream_handle, cudaEvent_t handle,
     if (!code && external && !s->capture) code = cudaErrorInvalidValue;
     if (!code && external) si_capture_node(s, si_node_event(si_capture_graph(s), &s->deps, handle, 1, s->device));
     else if (!code) code = si_capture_wait(s, e, &done);
-    if (!code && !external && !done && e->record) si_submit(si_new_op(OP_WAIT, s, s->device), e->record);
+    op *behind = !code && !external && !done ? si_record_of(e) : NULL;
+    if (behind) si_submit(si_new_op(OP_WAIT, s, s->device), behind);
     unlock();
     return result(code);
 }
@@ -1755,10 +1810,17 @@ static int event_result(const char *call, const void *handle, int wait) {
     int    index = e->device, code = sticky(index);
     int    captured = code ? 0 : si_capture_look(e);
     if (!code && !captured && !wait) captured = si_capture_unsafe(); /* PyTorch's pull requests 104487 and 104555 report so */
-    op    *o = code ? NULL : e->record;
-    int    ready = !o || o->done;
+    op    *o = code || e->ipc ? NULL : e->record;
+    int    ready = e->ipc && !code ? si_ipc_ready(e) : !o || o->done;
+    while (wait && !ready && e->ipc && !sticky(index)) {
+        unlock();
+        nanosleep(&(struct timespec){0, 100000}, NULL);
+        lock();
+        ready = si_ipc_ready(e);
+    }
     if (wait && o) {
         wait_for(o, 0);
+        si_pool_settle(index);
         ready = 1;
     }
     unlock();
@@ -2273,6 +2335,9 @@ static const entry entries[] = {
 #define X(name, since) {#name, since, (any_function)d_##name, (any_function)t_##name},
     DRIVER_STREAM(X)
 #undef X
+#define X(name, since) {#name, since, (any_function)si_##name, (any_function)si_##name},
+    DRIVER_MEMORY(X)
+#undef X
 #define X(form, name, since) {#name, since, (any_function)si_##form, (any_function)si_##form},
     DRIVER_FORMS(X)
 #undef X
@@ -2326,14 +2391,16 @@ void standin_fail(unsigned long nth, int code) {
 int standin_failed(void) { return atomic_load(&fail_came); }
 
 size_t standin_live(char *report, size_t size) {
-    enum { KINDS = 10 };
+    enum { KINDS = 14 };
     static const char *const kinds[KINDS] = {"stream", "event", "device allocation", "host allocation", "registration", "module",
-                                             "open capture", "graph", "executable", "user object"};
+                                             "open capture", "graph", "executable", "user object", "reservation",
+                                             "handle of memory", "mapping", "pool allocation"};
     size_t                   counts[KINDS] = {0}, total = 0, at = 0;
     lock();
     counts[0] = live_streams, counts[1] = live_events, counts[5] = live_modules, counts[6] = si_capture_count();
-    for (size_t i = 0; i < range_count; i++) counts[2 + ranges[i]->kind]++;
+    for (size_t i = 0; i < range_count; i++) counts[ranges[i]->space ? 12 : ranges[i]->pool ? 13 : 2 + (int)ranges[i]->kind]++;
     si_graph_counts(&counts[7], &counts[8], &counts[9]);
+    si_memory_counts(&counts[10], &counts[11], &counts[13]);
     unlock();
     if (report && size) *report = 0;
     for (int i = 0; i < KINDS; i++) {

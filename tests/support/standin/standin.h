@@ -38,13 +38,14 @@ void        standin_log_begin(void);
 const char *standin_log_take(void);
 
 /* The nth call from now, counted over all threads, fails with `code` and has no effect; but what frees or destroys does so and
-   returns the code all the same.  Everything that returns an error code counts, except cudaGetLastError, cudaPeekAtLastError
+   returns the code all the same (cudaFreeAsync, which is work for a stream, does not).  Everything that returns an error code counts, except cudaGetLastError, cudaPeekAtLastError
    and those that ask for the name or text of an error.  nth 0 switches it off. */
 void standin_fail(unsigned long nth, int code);
 int  standin_failed(void); /* whether that call has come */
 
 /* Created streams, events, allocations of device and host memory, registrations, modules, open captures, graphs (without those
-   of nodes), executables and user objects that are alive: their number, and the kinds as one line ("2 graphs, 1 executable").
+   of nodes), executables, user objects, reservations of addresses, mappings and handles of memory, and allocations of pools
+   (until the stream has come to the free) that are alive: their number, and the kinds as one line ("2 graphs, 1 executable").
    report may be NULL. */
 size_t standin_live(char *report, size_t size);
 
@@ -62,6 +63,11 @@ void standin_hold(int on);
    The text of an image must stay as long as it may be loaded. */
 void standin_register_image(const void *image, const char *ptx_text);
 void standin_register_function(const void *function, const char *ptx_text, const char *entry);
+
+/* Whether a device has virtual memory management (cuMemCreate and its like) and memory pools (cudaMallocAsync); both are on at
+   first. */
+void standin_virtual_memory(int device, int on);
+void standin_memory_pools(int device, int on);
 
 /* Why the last kernel that failed did so, in the interpreter's words; "" if none has. */
 void standin_kernel_error(char *text, size_t size);

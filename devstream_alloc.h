@@ -1,0 +1,5961 @@
+/* devstream_alloc.h - a caching allocator for device and pinned memory.
+
+   Do this:
+       #define DEVSTREAM_IMPLEMENTATION
+       #include "devstream_alloc.h"
+   in exactly one C file, and #include "devstream_alloc.h" wherever else it is used. devstream.h and devstream_cpu.h must lie
+   beside it; link as devstream.h says.
+
+   Allocation is ordered on a stream: memory that is allocated on a stream may be used by what is enqueued there afterwards,
+   and memory that is freed is used again by later allocations of the same stream at once, without waiting for anything.
+
+   Example (compiles as it stands):
+       #define DEVSTREAM_IMPLEMENTATION
+       #include "devstream_alloc.h"
+       #include <stdio.h>
+       int main(void) {
+           ds_stream s;
+           void *p;
+           if (ds_stream_create(NULL, &s) < 0 || ds_mem_alloc(1 << 20, s, &p) < 0 || ds_fill(p, 0, 1, 1 << 20, s) < 0 ||
+               ds_mem_free(p) < 0) { fprintf(stderr, "%s\n", ds_last_error()); return 1; }
+           printf("%zu bytes are cached\n", ds_mem_reserved(ds_device_current()));
+           return ds_shutdown() < 0;
+       }
+
+   Environment, read once at the first call: DEVSTREAM_ALLOC_CONF, "option:value,option:value" in the grammar of
+       PYTORCH_CUDA_ALLOC_CONF (ds_mem_configure_text lists the options).
+
+   Contents: configuration; allocation; pools; limits and shortage; statistics; history and snapshots; pinned host memory;
+   resources; sharing between processes; debugging; implementation.
+
+   Rules beyond devstream.h's:
+   - A block may be freed by any thread, in any place of its stream's program order, and at once: nobody waits.
+   - A block that other streams used is theirs too until they have passed their last use: ds_mem_record_use says so.
+   - During a capture, memory comes from a pool that belongs to the graph (ds_pool_desc, ds_capture_pool).
+   - Functions are not callable inside host functions and callbacks unless they say so. */
+
+#ifndef DEVSTREAM_ALLOC_H_INCLUDED
+#define DEVSTREAM_ALLOC_H_INCLUDED
+
+#if defined(DEVSTREAM_H_IMPLEMENTED) && defined(DEVSTREAM_IMPLEMENTATION)
+#error "devstream's headers are implemented together: include devstream_alloc.h before, or instead of, devstream.h in the file with DEVSTREAM_IMPLEMENTATION"
+#endif
+#include "devstream.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- configuration -------------------------------------------------------------------------------------------- */
+
+/** What an allocation does when its own stream has no fitting block but others have freed some. */
+typedef enum ds_mem_reuse {
+    DS_REUSE_NEVER = 0,      /**< blocks stay with their stream (torch, CuPy) */
+    DS_REUSE_ON_SHORTAGE = 1,/**< before the program runs out of memory, the stream is made to wait for the other one */
+    DS_REUSE_ALWAYS = 2      /**< rather than reserving more memory */
+} ds_mem_reuse;
+
+/** How much is counted (ds_mem_config.statistics). */
+typedef enum ds_mem_statistics_level {
+    DS_STATISTICS_FULL = 0,   /**< current values, peaks and totals */
+    DS_STATISTICS_CURRENT = 1 /**< current values; peaks and totals stand still */
+} ds_mem_statistics_level;
+
+/** Where device memory comes from. */
+typedef enum ds_mem_backend {
+    DS_MEM_NATIVE = 0,        /**< this allocator's cache */
+    DS_MEM_DRIVER_POOL = 1,   /**< the driver's own stream-ordered pool (cudaMallocAsync) */
+    DS_MEM_UNCACHED = 2       /**< every allocation is the driver's; a free waits for the device (for debugging) */
+} ds_mem_backend;
+
+/** The policy of a device's memory or of a pool. Start from ds_mem_config_default(), _torch() or _cupy() and change what you like:
+    a zeroed one is not valid. Sizes in bytes. The names are PyTorch's where it has the option. */
+typedef struct ds_mem_config {
+    size_t size;                       /**< sizeof(ds_mem_config) of the caller; the functions below set it */
+    int backend;                       /**< a ds_mem_backend */
+    int expandable_segments;           /**< 1: segments grow in reserved address space where the device can do that */
+    int best_fit_by_address;           /**< 1: of equal blocks the one with the lowest address is taken, exactly best fit (torch, CuPy); 0: the one
+                                            freed last, and nearly best fit, which is faster */
+    int single_pool;                   /**< 1: small and large requests share their segments (CuPy) */
+    int reuse;                         /**< a ds_mem_reuse: of blocks of other streams */
+    int poll_on_alloc;                 /**< 1: every allocation asks whether blocks that other streams used are done (torch); 0: only when nothing else fits */
+    int statistics;                    /**< a ds_mem_statistics_level */
+    int debug;                         /**< 0; 1: all structures are checked at slow calls; 2: at every call */
+    int poison;                        /**< 1: freed memory is overwritten with 0xDB in stream order */
+    size_t guard_bytes;                /**< bytes behind each block that are filled and checked at free, multiple of 512; the check waits for the stream */
+    size_t max_split_size;             /**< blocks of this size or more are not split for smaller requests; SIZE_MAX: no limit */
+    size_t max_non_split_rounding;     /**< and serve only requests that are at most this much smaller */
+    size_t small_segment_size;         /**< segment, and page of a growing one, for requests up to 1 MiB */
+    size_t large_segment_size;         /**< the same for larger ones (those of half of it or more get a segment of their own) */
+    unsigned segment_growth;           /**< plain segments: at least 1/this of what is reserved already; 0: off */
+    double garbage_collection_threshold; /**< 0: off; part of the limit above which unused segments are given back by age */
+    unsigned char roundup_power2_divisions[16]; /**< log2 of the divisions plus one, per power of two from 1 MiB; 0: off */
+    double memory_fraction;            /**< of the device's memory; 1: no limit (per_process_memory_fraction) */
+    size_t limit;                      /**< bytes; 0: no limit. The smaller of both counts */
+    int throw_on_cudamalloc_oom;       /**< 1: what would pass the limit is refused before the driver is asked, and counted in num_oom_rejections */
+    int release_lock_on_cudamalloc;    /**< accepted for compatibility: other streams' allocations never wait for the driver here */
+    int graph_capture_record_stream_reuse; /**< accepted for compatibility: reuse follows the capture's dependencies always */
+    double expandable_segments_reserve;/**< address space of a growing segment, as a multiple of the device's memory */
+    size_t pinned_max_round_threshold; /**< pinned requests up to this are rounded up to a power of two; 0: none are */
+    size_t pinned_max_cached_size;     /**< larger pinned blocks are given back when they are freed; SIZE_MAX: none */
+    size_t pinned_reserve_segment_size;/**< pinned segments for small blocks; 0: 1 MiB */
+    int pinned_use_cuda_host_register; /**< 1: pinned memory is ordinary memory that is registered */
+    unsigned pinned_num_register_threads; /**< threads that touch its pages, power of two up to 128 */
+    int pinned_use_background_threads; /**< accepted for compatibility: events are asked for at allocations only */
+} ds_mem_config;
+
+/** devstream's own policy: growing segments where there is virtual memory, else few large ones; little fragmentation. */
+DSDEF ds_mem_config ds_mem_config_default(void);
+/** PyTorch's defaults: its sizes, segments and reuse rules. */
+DSDEF ds_mem_config ds_mem_config_torch(void);
+/** CuPy's memory pool: one pool per stream, segments as large as the request, nothing shared. */
+DSDEF ds_mem_config ds_mem_config_cupy(void);
+/** Sets the policy of a device, from the next call on; blocks and segments that exist stay as they are. backend can be changed only while the
+    device has no block. DS_ERR_INVALID_VALUE names the member that is wrong; then nothing has changed. */
+DSDEF DS_MUST_USE ds_result ds_mem_configure(ds_device device, const ds_mem_config *config);
+/** The same for all devices, now and later, from a text in the grammar of PYTORCH_CUDA_ALLOC_CONF: options of PyTorch, and
+    preset:(default|torch|cupy) (first), reuse:(never|on_shortage|always), statistics:(full|current), limit:(bytes|P%), debug, poison, guard_bytes, segment_growth,
+    single_pool, best_fit_by_address, poll_on_alloc. As in PyTorch a text first resets max_split_size, roundup_power2_divisions and the garbage collection threshold.
+    DS_ERR_INVALID_VALUE names the character where it went wrong; then nothing has changed. */
+DSDEF DS_MUST_USE ds_result ds_mem_configure_text(const char *text);
+/** Reads such a text into *config, which must hold a valid configuration. Callable anywhere. */
+DSDEF DS_MUST_USE ds_result ds_mem_config_parse(const char *text, ds_mem_config *config);
+/** The policy of a device as it stands. */
+DSDEF DS_MUST_USE ds_result ds_mem_get_config(ds_device device, ds_mem_config *out);
+
+/* ---- allocation ------------------------------------------------------------------------------------------------ */
+
+/** A pool of memory with blocks and segments of its own. 0 is the device's default pool. */
+typedef struct ds_pool { uint64_t id; } ds_pool;
+
+/** Allocates size bytes on the stream's device, for what is enqueued on the stream from now on; aligned to 512; uninitialised.
+    size 0 gives NULL and DS_OK. Never waits for the device unless memory is short. While the stream captures, the memory belongs to the graph.
+    DS_ERR_OUT_OF_MEMORY (DS_ERR_LIMIT_EXCEEDED when only a limit stands in the way) explains itself in ds_last_error(). */
+DSDEF DS_MUST_USE ds_result ds_mem_alloc(size_t size, ds_stream stream, void **out);
+
+/** What ds_mem_alloc_with takes; zero means default. */
+typedef struct ds_mem_request {
+    size_t size;       /**< bytes */
+    ds_stream stream;  /**< required */
+    ds_pool pool;      /**< 0: the pool in use on this thread (ds_pool_push), else the device's */
+    size_t alignment;  /**< power of two, up to 2 MiB; 0: 512 */
+    const char *label; /**< who owns it; must live as long as the block; NULL: the thread's label (ds_mem_label_push) */
+} ds_mem_request;
+/** As ds_mem_alloc, with more to say. */
+DSDEF DS_MUST_USE ds_result ds_mem_alloc_with(const ds_mem_request *request, void **out);
+
+/** Frees a block: its stream may use the memory again at once, others when they are told to wait for it. Never blocks. NULL is allowed. Anything else that
+    is not the start of a block, a second free included, is DS_ERR_INVALID_VALUE. */
+DSDEF DS_MUST_USE ds_result ds_mem_free(void *ptr);
+/** Says that the stream has just been given its last use of the block (any address inside it): once freed, the memory is not used by another stream before the
+    work that is on `stream` now is done. Costs an event. Nothing for the block's own stream and for NULL. A pointer of no block is DS_ERR_INVALID_VALUE. */
+DSDEF DS_MUST_USE ds_result ds_mem_record_use(void *ptr, ds_stream stream);
+/** torch's Tensor.record_stream: as ds_mem_record_use, but what counts is the work that is on the stream when the block is freed. A pointer of no block is ignored. */
+DSDEF DS_MUST_USE ds_result ds_mem_record_stream(void *ptr, ds_stream stream);
+
+/** State of a block. */
+typedef enum ds_mem_state {
+    DS_BLOCK_FREE = 0,     /**< cached ("inactive") */
+    DS_BLOCK_LIVE = 1,     /**< allocated ("active_allocated") */
+    DS_BLOCK_PENDING = 2,  /**< freed, and another stream has not passed it yet ("active_pending_free") */
+    DS_BLOCK_UNMAPPED = 3  /**< a hole in a growing segment */
+} ds_mem_state;
+
+/** What is known of a block. */
+typedef struct ds_mem_block {
+    void *ptr;          /**< start */
+    size_t size;        /**< bytes it occupies */
+    size_t requested;   /**< bytes that were asked for */
+    void *segment;      /**< start of its segment */
+    size_t segment_size;/**< bytes of memory in the segment */
+    ds_device device;   /**< where */
+    uint64_t stream;    /**< ds_stream_id of the stream that allocated it */
+    ds_pool pool;       /**< 0: the device's default pool */
+    ds_mem_state state; /**< DS_BLOCK_* */
+    const char *label;  /**< or NULL */
+    ds_site site;       /**< where it was allocated */
+} ds_mem_block;
+/** The live block that an address lies in. DS_ERR_INVALID_VALUE when there is none. */
+DSDEF DS_MUST_USE ds_result ds_mem_find(const void *ptr, ds_mem_block *out);
+
+/** Blocks that the thread allocates from now on belong to `label` (not copied), until the pop. Nests. Callable anywhere. */
+DSDEF void ds_mem_label_push(const char *label);
+/** Ends the innermost label. Callable anywhere. */
+DSDEF void ds_mem_label_pop(void);
+
+/** Gives back all cached memory of a device that no block stands in the way of: waits for blocks that other streams use. Does nothing to devices that
+    were not used, and to pools of graphs. *out_released (NULL allowed): bytes. */
+DSDEF DS_MUST_USE ds_result ds_mem_empty_cache(ds_device device, size_t *out_released);
+/** The same until at most `keep` bytes are reserved. */
+DSDEF DS_MUST_USE ds_result ds_mem_trim(ds_device device, size_t keep, size_t *out_released);
+
+/* ---- pools ------------------------------------------------------------------------------------------------------- */
+
+/** Upstream of a pool, with the signatures of torch.cuda.memory.CUDAPluggableAllocator; `stream` is the native stream. */
+typedef void *(*ds_upstream_alloc_fn)(ptrdiff_t size, int device, void *stream);
+/** Gives back what ds_upstream_alloc_fn gave. */
+typedef void (*ds_upstream_free_fn)(void *ptr, ptrdiff_t size, int device, void *stream);
+
+/** What ds_pool_create takes; zero means default. */
+typedef struct ds_pool_desc {
+    ds_device device;                 /**< where its memory is */
+    const ds_mem_config *config;      /**< NULL: the device's */
+    ds_upstream_alloc_fn alloc_fn;    /**< NULL: the device; else segments come from here */
+    ds_upstream_free_fn free_fn;      /**< required with alloc_fn */
+    int use_on_oom;                   /**< 1: when the device is out of memory, other allocations may use its free blocks */
+    int no_split;                     /**< 1: one block per segment */
+    int shareable;                    /**< 1: blocks can be given to other processes (ds_mem_export) */
+    size_t limit;                     /**< bytes reserved; 0: none but the device's */
+    const char *label;                /**< shown in reports; copied */
+} ds_pool_desc;
+/** Makes a pool. */
+DSDEF DS_MUST_USE ds_result ds_pool_create(const ds_pool_desc *desc, ds_pool *out);
+/** Ends a pool: its cached memory is given back now, the rest when the last block is freed (or the last graph that uses it is gone). */
+DSDEF DS_MUST_USE ds_result ds_pool_destroy(ds_pool pool);
+/** The thread's allocations on the pool's device come from the pool, until the matching pop. The latest push wins. */
+DSDEF DS_MUST_USE ds_result ds_pool_push(ds_pool pool);
+/** Ends the innermost ds_pool_push of the thread. DS_ERR_ILLEGAL_STATE when there is none. */
+DSDEF DS_MUST_USE ds_result ds_pool_pop(void);
+/** What the capture of a stream that has just begun takes its memory from; so that several graphs, which must not run at the same time, share it.
+    Must be called before the capture allocates. Without it each capture has a pool of its own. */
+DSDEF DS_MUST_USE ds_result ds_capture_pool(ds_stream stream, ds_pool pool);
+/** Owners of a pool: its handle, pushes, captures and graphs. */
+DSDEF DS_MUST_USE ds_result ds_pool_use_count(ds_pool pool, int *out);
+/** torch's id of the pool, (a, b): (0, n) of a pool that was created, (n, 0) of a capture's own; (0, 0) of the default one. */
+DSDEF DS_MUST_USE ds_result ds_pool_id(ds_pool pool, uint64_t out_id[2]);
+/** Gives back the pool's memory that no block stands in the way of. */
+DSDEF DS_MUST_USE ds_result ds_pool_empty_cache(ds_pool pool, size_t *out_released);
+
+/* ---- limits and shortage ------------------------------------------------------------------------------------------ */
+
+/** Limits what the allocator reserves on a device; 0: no limit. */
+DSDEF DS_MUST_USE ds_result ds_mem_set_limit(ds_device device, size_t bytes);
+/** The limit in bytes that counts; 0: none. */
+DSDEF DS_MUST_USE ds_result ds_mem_get_limit(ds_device device, size_t *out);
+/** torch.cuda.set_per_process_memory_fraction: 0 to 1 of the device's memory; 1: no limit. */
+DSDEF DS_MUST_USE ds_result ds_mem_set_fraction(ds_device device, double fraction);
+/** What was set; 1 when nothing was. */
+DSDEF DS_MUST_USE ds_result ds_mem_get_fraction(ds_device device, double *out);
+
+/** Called when an allocation finds no memory, after everything else and before it fails; frees some (it may call ds_mem_free, not ds_mem_alloc) and returns 1 when
+    it did. On the allocating thread, without locks. */
+typedef int (*ds_mem_shortage_fn)(ds_device device, size_t size, void *user);
+/** Adds a callback; they are called in the order in which they were added. */
+DSDEF DS_MUST_USE ds_result ds_mem_on_shortage(ds_mem_shortage_fn fn, void *user);
+/** Removes it again. */
+DSDEF DS_MUST_USE ds_result ds_mem_remove_on_shortage(ds_mem_shortage_fn fn, void *user);
+/** An allocation has failed for lack of memory: how much it needed, the limit or the device's memory, what of that is free. */
+typedef void (*ds_mem_oom_fn)(ds_device device, size_t needed, size_t total, size_t free, void *user);
+/** Adds an observer, called before the allocation returns its error; must not call devstream. */
+DSDEF DS_MUST_USE ds_result ds_mem_on_out_of_memory(ds_mem_oom_fn fn, void *user);
+/** Removes it again. */
+DSDEF DS_MUST_USE ds_result ds_mem_remove_on_out_of_memory(ds_mem_oom_fn fn, void *user);
+/** The whole report of the thread's last out-of-memory error, which ds_last_error() has in short: sums, largest free block, fragmentation, the ten biggest owners, a hint.
+    "" when there was none. Valid until the thread's next. */
+DSDEF const char *ds_mem_last_report(void);
+
+/* ---- statistics ------------------------------------------------------------------------------------------------------ */
+
+/** One quantity: now, at most, and in all. */
+typedef struct ds_mem_stat {
+    int64_t current;   /**< now */
+    int64_t peak;      /**< largest since the start or the last reset */
+    int64_t allocated; /**< all increases */
+    int64_t freed;     /**< all decreases */
+} ds_mem_stat;
+/** By the kind of segment that a block lies in. */
+enum { DS_STAT_ALL = 0, DS_STAT_SMALL = 1, DS_STAT_LARGE = 2 };
+
+/** torch.cuda.memory_stats as a struct: [DS_STAT_ALL, DS_STAT_SMALL, DS_STAT_LARGE]. */
+typedef struct ds_mem_stats {
+    size_t size;                         /**< sizeof(ds_mem_stats) */
+    ds_mem_stat allocation[3];           /**< blocks that were allocated and not freed */
+    ds_mem_stat segment[3];              /**< plain segments */
+    ds_mem_stat active[3];               /**< blocks that are allocated, or freed and still used by another stream */
+    ds_mem_stat inactive_split[3];       /**< free blocks in plain segments that are in use */
+    ds_mem_stat allocated_bytes[3];      /**< bytes of the allocated blocks */
+    ds_mem_stat reserved_bytes[3];       /**< bytes taken from the driver */
+    ds_mem_stat active_bytes[3];         /**< bytes of the active blocks */
+    ds_mem_stat inactive_split_bytes[3]; /**< bytes of the inactive split blocks */
+    ds_mem_stat requested_bytes[3];      /**< bytes that the callers asked for, of active blocks */
+    ds_mem_stat oversize_allocations;    /**< of max_split_size or more */
+    ds_mem_stat oversize_segments;       /**< of max_split_size or more */
+    int64_t num_alloc_retries;           /**< allocations that gave the cache back first */
+    int64_t num_ooms;                    /**< out-of-memory errors */
+    int64_t num_sync_all_streams;        /**< waits for all pending blocks */
+    int64_t num_device_alloc;            /**< calls of the driver for memory */
+    int64_t num_device_free;             /**< and to give it back */
+    int64_t num_oom_rejections;          /**< refused before the driver was asked */
+    int64_t max_split_size;              /**< -1: no limit */
+    int64_t peak_bound;                  /**< bytes by which peaks of bytes may exceed the truth; 0 while one thread allocates */
+    int64_t peak_bound_count;            /**< the same for peaks of counts */
+} ds_mem_stats;
+
+/** Statistics of a device, all pools together; all 0 before its first use. */
+DSDEF DS_MUST_USE ds_result ds_mem_get_stats(ds_device device, ds_mem_stats *out);
+/** Statistics of one pool. */
+DSDEF DS_MUST_USE ds_result ds_pool_get_stats(ds_pool pool, ds_mem_stats *out);
+/** One value by torch's name ("allocated_bytes.all.current", "num_ooms"; "allocated.all.current" is "allocation.all.current"). */
+DSDEF DS_MUST_USE ds_result ds_mem_stat_by_name(const ds_mem_stats *stats, const char *name, int64_t *out);
+/** Names in alphabetical order, index from 0; NULL behind the last. Callable anywhere. */
+DSDEF const char *ds_mem_stat_name(size_t index);
+/** Peaks become the current values. */
+DSDEF DS_MUST_USE ds_result ds_mem_reset_peak_stats(ds_device device);
+/** Totals and counters become 0. */
+DSDEF DS_MUST_USE ds_result ds_mem_reset_accumulated_stats(ds_device device);
+/** allocated_bytes.all.current; 0 for a device that was not used. */
+DSDEF size_t ds_mem_allocated(ds_device device);
+/** allocated_bytes.all.peak. */
+DSDEF size_t ds_mem_max_allocated(ds_device device);
+/** reserved_bytes.all.current. */
+DSDEF size_t ds_mem_reserved(ds_device device);
+/** reserved_bytes.all.peak. */
+DSDEF size_t ds_mem_max_reserved(ds_device device);
+/** torch's old name of ds_mem_reserved. */
+DSDEF size_t ds_mem_cached(ds_device device);
+/** torch's old name of ds_mem_max_reserved. */
+DSDEF size_t ds_mem_max_cached(ds_device device);
+/** torch's old name of ds_mem_reset_peak_stats. */
+DSDEF DS_MUST_USE ds_result ds_mem_reset_max_allocated(ds_device device);
+/** torch's old name of ds_mem_reset_peak_stats. */
+DSDEF DS_MUST_USE ds_result ds_mem_reset_max_cached(ds_device device);
+/** torch.cuda.memory_summary: the table, to write_fn piece by piece. */
+DSDEF DS_MUST_USE ds_result ds_mem_summary(ds_device device, int abbreviated, ds_write_fn write_fn, void *user);
+/** torch.cuda.list_gpu_processes: which processes use the device and how much (NVML where it is; on a CPU device those that share it). */
+DSDEF DS_MUST_USE ds_result ds_mem_list_processes(ds_device device, ds_write_fn write_fn, void *user);
+
+/* ---- history and snapshots --------------------------------------------------------------------------------------------- */
+
+/** What ds_mem_history_start takes; zero means default. */
+typedef struct ds_mem_history_desc {
+    size_t entries;   /**< the newest that are kept, per device; 0: 65,536 */
+    unsigned skip;    /**< DS_HISTORY_SKIP(action) of what is not recorded */
+} ds_mem_history_desc;
+/** Actions in the history; torch's names in snapshots. */
+typedef enum ds_mem_action {
+    DS_ACTION_ALLOC = 0, DS_ACTION_FREE_REQUESTED, DS_ACTION_FREE_COMPLETED, DS_ACTION_SEGMENT_ALLOC, DS_ACTION_SEGMENT_FREE,
+    DS_ACTION_SEGMENT_MAP, DS_ACTION_SEGMENT_UNMAP, DS_ACTION_SNAPSHOT, DS_ACTION_OOM, DS_ACTION_ANNOTATION
+} ds_mem_action;
+#define DS_HISTORY_SKIP(action) (1u << (action))
+/** Records what happens from now on, on all devices, with file, line and label. Clears what was recorded. */
+DSDEF DS_MUST_USE ds_result ds_mem_history_start(const ds_mem_history_desc *desc);
+/** Stops; what was recorded stays for snapshots until the next start. */
+DSDEF DS_MUST_USE ds_result ds_mem_history_stop(void);
+/** Puts a text (copied, up to 255 bytes) into the history of a device. */
+DSDEF DS_MUST_USE ds_result ds_mem_annotate(ds_device device, const char *text);
+/** One entry of the history. */
+typedef struct ds_mem_event {
+    ds_mem_action action; /**< what */
+    uint64_t address;     /**< of the block or segment; out of memory: free bytes of the device */
+    uint64_t bytes;       /**< requested bytes of a block; else size */
+    uint64_t stream;      /**< ds_stream_id */
+    uint64_t time_ns;     /**< of the monotonic clock */
+    ds_site site;         /**< of the call */
+    const char *label;    /**< of the block, or the annotation */
+    ds_pool pool;         /**< 0: the default one */
+} ds_mem_event;
+/** Called with every entry as it arises, whether history is recorded or not; under the allocator's locks: must not call devstream. */
+typedef void (*ds_mem_event_fn)(ds_device device, const ds_mem_event *event, void *user);
+/** Adds an observer. */
+DSDEF DS_MUST_USE ds_result ds_mem_on_event(ds_mem_event_fn fn, void *user);
+/** Removes it again. */
+DSDEF DS_MUST_USE ds_result ds_mem_remove_on_event(ds_mem_event_fn fn, void *user);
+
+/** Forms of a snapshot. */
+typedef enum ds_mem_format {
+    DS_SNAPSHOT_PICKLE = 0, /**< what pytorch.org/memory_viz and torch's tools read */
+    DS_SNAPSHOT_JSON = 1,   /**< the same as JSON; docs/memory.md has the schema */
+    DS_SNAPSHOT_HTML = 2    /**< one page with the picture, that opens in a browser without a network */
+} ds_mem_format;
+enum { DS_SNAPSHOT_NO_HISTORY = 1 /**< only segments and blocks */ };
+/** Writes segments, blocks and history of all devices (or of one pool: pool.id not 0). */
+DSDEF DS_MUST_USE ds_result ds_mem_snapshot(ds_mem_format format, unsigned flags, ds_pool pool, ds_write_fn write_fn, void *user);
+/** The same into a file. */
+DSDEF DS_MUST_USE ds_result ds_mem_snapshot_file(ds_mem_format format, unsigned flags, const char *path);
+/** Called with every block, live or not, in the order of addresses; under the allocator's locks: must not call devstream. */
+typedef void (*ds_mem_block_fn)(const ds_mem_block *block, void *user);
+/** Calls fn with every block of a device. */
+DSDEF DS_MUST_USE ds_result ds_mem_each_block(ds_device device, ds_mem_block_fn fn, void *user);
+
+/* ---- pinned host memory -------------------------------------------------------------------------------------------------- */
+
+/** Allocates pinned host memory from a cache; aligned to 512 (to 4 KiB from 4 KiB on). It may be used at once. size 0 gives NULL and DS_OK. Never waits for a device. */
+DSDEF DS_MUST_USE ds_result ds_pinned_alloc(size_t size, void **out);
+/** Frees it; it is not used again before all recorded uses are done. Never blocks. NULL is allowed. */
+DSDEF DS_MUST_USE ds_result ds_pinned_free(void *ptr);
+/** Says that the stream has just been given its last use of the block (any address inside it). */
+DSDEF DS_MUST_USE ds_result ds_pinned_record_use(void *ptr, ds_stream stream);
+/** torch's CachingHostAllocator record_event: 1 in *out when the address belongs to a block of the cache. */
+DSDEF DS_MUST_USE ds_result ds_pinned_owns(const void *ptr, int *out);
+/** Gives back all cached pinned memory whose uses are done. */
+DSDEF DS_MUST_USE ds_result ds_pinned_empty_cache(size_t *out_released);
+/** Limits what is reserved, in bytes; 0: no limit. */
+DSDEF DS_MUST_USE ds_result ds_pinned_set_limit(size_t bytes);
+
+/** Time of the calls to the driver, microseconds. */
+typedef struct ds_mem_duration { int64_t total, max, min, count, avg; /**< microseconds, and how many */ } ds_mem_duration;
+/** torch.cuda.host_memory_stats as a struct. */
+typedef struct ds_pinned_stats {
+    size_t size;                     /**< sizeof(ds_pinned_stats) */
+    ds_mem_stat allocations;         /**< blocks that were allocated and not freed */
+    ds_mem_stat allocated_bytes;     /**< bytes of blocks that are live or cached */
+    ds_mem_stat active_requests;     /**< blocks that are allocated, or freed and still in use by a stream */
+    ds_mem_stat active_bytes;        /**< their bytes */
+    ds_mem_duration host_alloc_time; /**< of calls for memory */
+    ds_mem_duration host_free_time;  /**< of calls to give it back */
+    int64_t num_host_alloc;          /**< calls for memory */
+    int64_t num_host_free;           /**< calls to give it back */
+} ds_pinned_stats;
+/** Statistics of pinned memory. */
+DSDEF DS_MUST_USE ds_result ds_pinned_get_stats(ds_pinned_stats *out);
+/** Peaks become the current values. */
+DSDEF DS_MUST_USE ds_result ds_pinned_reset_peak_stats(void);
+/** Totals become 0. */
+DSDEF DS_MUST_USE ds_result ds_pinned_reset_accumulated_stats(void);
+
+/* ---- debugging ----------------------------------------------------------------------------------------------------------- */
+
+/** Checks all structures of the allocator of a device: DS_ERR_ILLEGAL_STATE and a sentence when one is damaged. */
+DSDEF DS_MUST_USE ds_result ds_mem_validate(ds_device device);
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+
+#ifndef DEVSTREAM_NO_SITES
+#define ds_mem_configure(...) (DS_HERE_, ds_mem_configure(__VA_ARGS__))
+#define ds_mem_configure_text(...) (DS_HERE_, ds_mem_configure_text(__VA_ARGS__))
+#define ds_mem_config_parse(...) (DS_HERE_, ds_mem_config_parse(__VA_ARGS__))
+#define ds_mem_get_config(...) (DS_HERE_, ds_mem_get_config(__VA_ARGS__))
+#define ds_mem_alloc(...) (DS_HERE_, ds_mem_alloc(__VA_ARGS__))
+#define ds_mem_alloc_with(...) (DS_HERE_, ds_mem_alloc_with(__VA_ARGS__))
+#define ds_mem_free(...) (DS_HERE_, ds_mem_free(__VA_ARGS__))
+#define ds_mem_record_use(...) (DS_HERE_, ds_mem_record_use(__VA_ARGS__))
+#define ds_mem_record_stream(...) (DS_HERE_, ds_mem_record_stream(__VA_ARGS__))
+#define ds_mem_find(...) (DS_HERE_, ds_mem_find(__VA_ARGS__))
+#define ds_mem_empty_cache(...) (DS_HERE_, ds_mem_empty_cache(__VA_ARGS__))
+#define ds_mem_trim(...) (DS_HERE_, ds_mem_trim(__VA_ARGS__))
+#define ds_pool_create(...) (DS_HERE_, ds_pool_create(__VA_ARGS__))
+#define ds_pool_destroy(...) (DS_HERE_, ds_pool_destroy(__VA_ARGS__))
+#define ds_pool_push(...) (DS_HERE_, ds_pool_push(__VA_ARGS__))
+#define ds_pool_pop() (DS_HERE_, ds_pool_pop())
+#define ds_capture_pool(...) (DS_HERE_, ds_capture_pool(__VA_ARGS__))
+#define ds_pool_use_count(...) (DS_HERE_, ds_pool_use_count(__VA_ARGS__))
+#define ds_pool_id(...) (DS_HERE_, ds_pool_id(__VA_ARGS__))
+#define ds_pool_empty_cache(...) (DS_HERE_, ds_pool_empty_cache(__VA_ARGS__))
+#define ds_mem_set_limit(...) (DS_HERE_, ds_mem_set_limit(__VA_ARGS__))
+#define ds_mem_get_limit(...) (DS_HERE_, ds_mem_get_limit(__VA_ARGS__))
+#define ds_mem_set_fraction(...) (DS_HERE_, ds_mem_set_fraction(__VA_ARGS__))
+#define ds_mem_get_fraction(...) (DS_HERE_, ds_mem_get_fraction(__VA_ARGS__))
+#define ds_mem_on_shortage(...) (DS_HERE_, ds_mem_on_shortage(__VA_ARGS__))
+#define ds_mem_remove_on_shortage(...) (DS_HERE_, ds_mem_remove_on_shortage(__VA_ARGS__))
+#define ds_mem_on_out_of_memory(...) (DS_HERE_, ds_mem_on_out_of_memory(__VA_ARGS__))
+#define ds_mem_remove_on_out_of_memory(...) (DS_HERE_, ds_mem_remove_on_out_of_memory(__VA_ARGS__))
+#define ds_mem_get_stats(...) (DS_HERE_, ds_mem_get_stats(__VA_ARGS__))
+#define ds_pool_get_stats(...) (DS_HERE_, ds_pool_get_stats(__VA_ARGS__))
+#define ds_mem_stat_by_name(...) (DS_HERE_, ds_mem_stat_by_name(__VA_ARGS__))
+#define ds_mem_reset_peak_stats(...) (DS_HERE_, ds_mem_reset_peak_stats(__VA_ARGS__))
+#define ds_mem_reset_accumulated_stats(...) (DS_HERE_, ds_mem_reset_accumulated_stats(__VA_ARGS__))
+#define ds_mem_reset_max_allocated(...) (DS_HERE_, ds_mem_reset_max_allocated(__VA_ARGS__))
+#define ds_mem_reset_max_cached(...) (DS_HERE_, ds_mem_reset_max_cached(__VA_ARGS__))
+#define ds_mem_summary(...) (DS_HERE_, ds_mem_summary(__VA_ARGS__))
+#define ds_mem_list_processes(...) (DS_HERE_, ds_mem_list_processes(__VA_ARGS__))
+#define ds_mem_history_start(...) (DS_HERE_, ds_mem_history_start(__VA_ARGS__))
+#define ds_mem_history_stop() (DS_HERE_, ds_mem_history_stop())
+#define ds_mem_annotate(...) (DS_HERE_, ds_mem_annotate(__VA_ARGS__))
+#define ds_mem_on_event(...) (DS_HERE_, ds_mem_on_event(__VA_ARGS__))
+#define ds_mem_remove_on_event(...) (DS_HERE_, ds_mem_remove_on_event(__VA_ARGS__))
+#define ds_mem_snapshot(...) (DS_HERE_, ds_mem_snapshot(__VA_ARGS__))
+#define ds_mem_snapshot_file(...) (DS_HERE_, ds_mem_snapshot_file(__VA_ARGS__))
+#define ds_mem_each_block(...) (DS_HERE_, ds_mem_each_block(__VA_ARGS__))
+#define ds_pinned_alloc(...) (DS_HERE_, ds_pinned_alloc(__VA_ARGS__))
+#define ds_pinned_free(...) (DS_HERE_, ds_pinned_free(__VA_ARGS__))
+#define ds_pinned_record_use(...) (DS_HERE_, ds_pinned_record_use(__VA_ARGS__))
+#define ds_pinned_owns(...) (DS_HERE_, ds_pinned_owns(__VA_ARGS__))
+#define ds_pinned_empty_cache(...) (DS_HERE_, ds_pinned_empty_cache(__VA_ARGS__))
+#define ds_pinned_set_limit(...) (DS_HERE_, ds_pinned_set_limit(__VA_ARGS__))
+#define ds_pinned_get_stats(...) (DS_HERE_, ds_pinned_get_stats(__VA_ARGS__))
+#define ds_pinned_reset_peak_stats() (DS_HERE_, ds_pinned_reset_peak_stats())
+#define ds_pinned_reset_accumulated_stats() (DS_HERE_, ds_pinned_reset_accumulated_stats())
+#define ds_mem_validate(...) (DS_HERE_, ds_mem_validate(__VA_ARGS__))
+#endif /* DEVSTREAM_NO_SITES */
+
+#endif /* DEVSTREAM_ALLOC_H_INCLUDED */
+
+/* ================================================================================================================ */
+#if defined(DEVSTREAM_IMPLEMENTATION) && !defined(DEVSTREAM_ALLOC_H_IMPLEMENTED)
+#define DEVSTREAM_ALLOC_H_IMPLEMENTED
+#ifndef __cplusplus
+
+/* ---- >>memory types ---------------------------------------------------------------------------------------------- */
+
+/* Policy.
+    1. An arena holds the free memory of one stream in one pool, under a lock of its own; a pool has an arena per stream.
+    2. A segment is memory from the driver, tiled by blocks; it is plain, or grows page by page in reserved address space.
+    3. An allocation takes the best fitting free block of its arena and splits it; a free merges with free neighbours.
+    4. A freed block that other streams used is pending until their events are done; an allocation that finds nothing else takes it
+       and makes its stream wait for them.
+    5. Free blocks of streams that have ended belong to whoever needs memory first.
+    6. Addresses lead to segments by a two-level table of 2 MiB granules, read without a lock; segments and arenas are never given back before
+       ds_shutdown, so that a look-up may be late but not wild.
+    7. Order of locks: the arena's `grow`, the device's `lock`, an arena's `lock`, the registry's. The driver is called with no spinning lock held. */
+
+#define DS__UNIT ((size_t)512)
+#define DS__SMALL_LIMIT ((size_t)1 << 20)      /* requests up to this are small */
+#define DS__MIB ((size_t)1 << 20)
+enum { DS__SMALL = 0, DS__LARGE = 1 };
+
+typedef struct ds__mblock ds__mblock;
+typedef struct ds__segment ds__segment;
+typedef struct ds__arena ds__arena;
+typedef struct ds__mpool ds__mpool;
+typedef struct ds__mdevice ds__mdevice;
+
+/* Another stream's last use of a block. */
+typedef struct ds__muse {
+    struct ds__muse *next;
+    ds_stream stream;
+    ds_event event;
+    uint8_t recorded;             /* 0: at the free (ds_mem_record_stream) */
+} ds__muse;
+
+/* What describes a piece of a segment: 104 bytes. */
+struct ds__mblock {
+    char *ptr;
+    size_t size, asked;
+    ds__mblock *prev, *next;      /* neighbours in the segment */
+    ds__mblock *list_prev, *list_next; /* free: in its bin; pending: in the arena's list; live: list_next leads to another live block of the granule */
+    ds__segment *seg;
+    ds__muse *uses;
+    const char *label, *file;
+    uint32_t line;
+    uint8_t state;                /* a ds_mem_state */
+    uint8_t exported;             /* 1: other processes may have it */
+    uint8_t lent;                 /* 1: live on a stream that is not its arena's; `uses` begins with that stream */
+    uint8_t quiet;                /* 1: in no bin: taken out by someone who works on it without the lock, or parked */
+    uint16_t bin;                 /* free: which */
+};
+
+struct ds__segment {
+    ds__segment *next, *prev;     /* in the arena's list; free ones in the device's */
+    ds__arena *_Atomic arena;     /* NULL: not in use */
+    char *base;
+    size_t size;                  /* address space */
+    size_t mapped;                /* bytes of memory behind it */
+    size_t page;                  /* growing: the unit of mapping; plain: 0 */
+    ds__mblock *first;
+    ds__mblock **granule;         /* live blocks by address: the first that starts in each 1 << shift bytes */
+    unsigned shift;
+    uint8_t kind, source;         /* DS__SMALL or DS__LARGE; DS__FROM_* */
+    uint64_t native;              /* what the upstream was given as stream */
+    uint64_t serial;              /* counts segments: orders free blocks beyond their addresses */
+    uint32_t index;               /* in the registry */
+};
+#define DS__WATCHED (1u << 31)      /* of ds__mdevice.watch: there are observers */
+enum { DS__FROM_DRIVER = 0, DS__FROM_SPACE, DS__FROM_UPSTREAM, DS__FROM_ASYNC, DS__FROM_SHARE, DS__FROM_PINNED };
+
+/* Free blocks by size: 32 classes between two powers of two. */
+#define DS__BINS 1536
+typedef struct ds__bins {
+    uint64_t summary;
+    uint64_t map[DS__BINS / 64];
+    ds__mblock *head[DS__BINS];
+} ds__bins;
+
+/* Counted at every allocation and free, by kind of segment. */
+enum { DS__ALLOCATION = 0, DS__ALLOCATED_BYTES, DS__REQUESTED_BYTES, DS__COUNTED, DS__ACTIVE = DS__COUNTED, DS__ACTIVE_BYTES, DS__METRICS };
+typedef struct ds__tally {
+    struct { _Atomic int64_t now[DS__COUNTED], total[DS__COUNTED], pending[2]; } kind[2]; /* what is active beyond what is allocated: blocks, bytes */
+    _Atomic int64_t peak[3][DS__METRICS]; /* DS_STAT_ALL, small, large; of active ones: only where more is active than allocated */
+} ds__tally;
+/* Counted where the driver is called, and for plain segments; under the device's lock or by atomic operations. */
+typedef struct ds__meter { _Atomic int64_t now, peak, total, freed; } ds__meter;
+enum { DS__SEGMENT = 0, DS__RESERVED, DS__SPLIT, DS__SPLIT_BYTES, DS__METERS };
+
+/* Statistics of a device or a pool. */
+typedef struct ds__domain {
+    ds__tally tally;              /* while one thread allocates: everything; later: what it had counted, and peaks */
+    int64_t freed_base[2][DS__METRICS]; /* total - now at the last reset of totals */
+    ds__meter meter[2][DS__METERS];
+    ds__meter all[DS__METERS];
+    ds__meter oversize_allocations, oversize_segments;
+    _Atomic int64_t retries, ooms, syncs, driver_allocs, driver_frees, rejections;
+} ds__domain;
+
+struct ds__arena {
+    ds__lock lock;
+    uint8_t orphan;               /* the stream has ended */
+    uint8_t exact;                /* 1: counts in the domains' tallies; 0: in its own */
+    uint8_t watched;              /* calls of this arena take the long way: poison, guards, debug */
+    uint8_t slow;                 /* requests do, for whatever reason of the pool's */
+    uint8_t full, own_pool;       /* totals and peaks are counted; the pool is not the device's default one */
+    ds__mpool *pool;
+    ds__mdevice *dev;
+    uint64_t stream_id;           /* ds_stream_id */
+    ds_stream stream;
+    const void *identity;         /* the driver's queue: wrappers of one stream share an arena */
+    ds_event end;                 /* orphan: when its stream was done */
+    ds__arena *next;              /* of the pool */
+    ds__segment *segments;
+    ds__mblock *pending, *pending_last;
+    size_t pending_bytes, free_bytes;
+    ds__mblock *holes[2];         /* unmapped, in the order of addresses */
+    ds__mblock *parked[2];        /* the block that was freed last, not yet one with its neighbours: the next request of its size takes it */
+    int64_t room[2], room_count[2]; /* what may be allocated before peaks must be looked at, when not exact */
+    ds__tally own;
+    uint64_t tick;                /* counts requests */
+    ds__mblock *spare_blocks;     /* descriptions to be used again */
+    ds__muse *spare_uses;
+    pthread_mutex_t grow;         /* held by who changes the segments */
+    ds__bins bins[2];
+};
+
+struct ds__mpool {
+    uint64_t id;                  /* handle: index + 1 and generation; 0: a device's default pool */
+    uint64_t name[2];             /* torch's id */
+    ds__mpool *next;              /* all of a device */
+    ds__mdevice *dev;
+    ds_mem_config config;
+    ds_upstream_alloc_fn alloc_fn;
+    ds_upstream_free_fn free_fn;
+    uint8_t use_on_oom, no_split, shareable, dead;
+    uint8_t rounds, oversize, watched, full, direct; /* from the configuration: divisions are set; there is a max_split_size; poison, guards or debug; totals are counted; no cache */
+    size_t split_above[2];        /* the rest of a plain block is worth keeping from this size on, by kind */
+    size_t limit;
+    int owners;                   /* under the device's lock */
+    char *label;
+    ds__arena *arenas;
+    ds__domain stats;
+};
+
+/* One of the newest events. */
+typedef struct ds__mevent {
+    uint64_t address, bytes, stream, time_ns, pool;
+    const char *file, *label;
+    uint32_t line;
+    uint32_t action;
+} ds__mevent;
+
+struct ds__mdevice {
+    pthread_mutex_t lock;         /* arenas, pools, history's settings */
+    ds_device device;
+    size_t total;                 /* the device's memory */
+    int has_space;                /* growing segments: 1 can, 0 cannot, -1 not asked yet */
+    _Atomic(void *) owner;        /* the thread that allocates, while there is one; then `owner` of nobody */
+    ds__mpool main;               /* the default pool; main.next: the others */
+    ds__domain stats;             /* of all pools */
+    _Atomic size_t reserved, limit; /* limit 0: none */
+    ds__lock history_lock;
+    ds__mevent *history;
+    size_t history_room;
+    _Atomic uint64_t history_count;
+    _Atomic unsigned watch;       /* actions that someone wants to know of */
+};
+
+/* ---- >>memory options ---------------------------------------------------------------------------------------------- */
+
+DSDEF ds_mem_config (ds_mem_config_default)(void) {
+    ds_mem_config c;
+    memset(&c, 0, sizeof c);
+    c.size = sizeof c;
+    c.backend = DS_MEM_NATIVE;
+    c.expandable_segments = 1;
+    c.reuse = DS_REUSE_ON_SHORTAGE;
+    c.max_split_size = SIZE_MAX;
+    c.max_non_split_rounding = 20 * DS__MIB;
+    c.small_segment_size = 2 * DS__MIB;
+    c.large_segment_size = 8 * DS__MIB;
+    c.segment_growth = 8;
+    c.memory_fraction = 1;
+    c.expandable_segments_reserve = 1.125;
+    c.pinned_max_cached_size = SIZE_MAX;
+    c.pinned_num_register_threads = 1;
+    return c;
+}
+DSDEF ds_mem_config (ds_mem_config_torch)(void) {
+    ds_mem_config c = (ds_mem_config_default)();
+    c.expandable_segments = 0;
+    c.best_fit_by_address = 1;
+    c.reuse = DS_REUSE_NEVER;
+    c.poll_on_alloc = 1;
+    c.large_segment_size = 20 * DS__MIB;
+    c.segment_growth = 0;
+    c.pinned_max_round_threshold = SIZE_MAX;
+    return c;
+}
+DSDEF ds_mem_config (ds_mem_config_cupy)(void) {
+    ds_mem_config c = (ds_mem_config_torch)();
+    c.single_pool = 1;
+    c.poll_on_alloc = 0;
+    return c;
+}
+
+#define DS__LARGEST_DIVISIONS 64                   /* 1 + log2 of 2^63 */
+#define DS__RESERVE_BYTES ((double)(2 * DS__MIB))  /* expandable_segments_reserve: from here on bytes rather than a multiple */
+
+/* Sizes that are pages of segments, and what counts in bytes. */
+static ds_result ds__mcheck_sizes(const ds_mem_config *c) {
+    DS__REQUIRE(c->guard_bytes % DS__UNIT == 0 && c->guard_bytes <= (size_t)1 << 30,
+                "guard_bytes is %zu; it must be a multiple of 512, at most 1 GiB", c->guard_bytes);
+    DS__REQUIRE(c->small_segment_size && c->small_segment_size % (2 * DS__MIB) == 0 && c->small_segment_size <= (size_t)1 << 40,
+                "small_segment_size is %zu; it must be a multiple of 2 MiB, at most 1 TiB", c->small_segment_size);
+    DS__REQUIRE(c->large_segment_size && c->large_segment_size % (2 * DS__MIB) == 0 && c->large_segment_size <= (size_t)1 << 40,
+                "large_segment_size is %zu; it must be a multiple of 2 MiB, at most 1 TiB", c->large_segment_size);
+    DS__REQUIRE(c->max_split_size >= c->large_segment_size,
+                "max_split_size is %zu, less than large_segment_size, %zu", c->max_split_size, c->large_segment_size);
+    DS__REQUIRE(c->max_non_split_rounding >= c->large_segment_size,
+                "max_non_split_rounding is %zu, less than large_segment_size, %zu", c->max_non_split_rounding, c->large_segment_size);
+    DS__REQUIRE(c->pinned_reserve_segment_size % 4096 == 0,
+                "pinned_reserve_segment_size is %zu; it must be a multiple of 4096", c->pinned_reserve_segment_size);
+    return DS_OK;
+}
+
+static ds_result ds__mcheck_numbers(const ds_mem_config *c) {
+    double threshold = c->garbage_collection_threshold, reserve = c->expandable_segments_reserve;
+    unsigned threads = c->pinned_num_register_threads;
+    DS__REQUIRE(threshold >= 0 && threshold < 1, "garbage_collection_threshold is %g; it must be 0, or above 0 and below 1", threshold);
+    DS__REQUIRE(c->memory_fraction >= 0 && c->memory_fraction <= 1, "memory_fraction is %g; it must be from 0 to 1", c->memory_fraction);
+    DS__REQUIRE((reserve > 0 && reserve <= 1024) || (reserve >= DS__RESERVE_BYTES && reserve <= 1e18),
+                "expandable_segments_reserve is %g; it must be a multiple of the device's memory above 0 and up to 1024, or 2 MiB or more in bytes", reserve);
+    DS__REQUIRE(threads >= 1 && threads <= 128 && (threads & (threads - 1)) == 0,
+                "pinned_num_register_threads is %u; it must be a power of two up to 128", threads);
+    for (size_t i = 0; i < sizeof c->roundup_power2_divisions; i++)
+        DS__REQUIRE(c->roundup_power2_divisions[i] <= DS__LARGEST_DIVISIONS, "roundup_power2_divisions[%zu] is %u; it is 1 + log2 of a number, at most %d",
+                    i, (unsigned)c->roundup_power2_divisions[i], DS__LARGEST_DIVISIONS);
+    return DS_OK;
+}
+
+/* DS_ERR_INVALID_VALUE and a sentence with the member and its value when one is out of its range. */
+DS__SEAM static ds_result ds__mconfig_check(const ds_mem_config *c) {
+    DS__REQUIRE(c, "config is NULL");
+    DS__REQUIRE(c->size == sizeof *c, "config->size is %zu, not %zu: begin with ds_mem_config_default(), _torch() or _cupy()", c->size, sizeof *c);
+    const struct { const char *name; int value, largest; } choices[] = {
+        { "backend", c->backend, DS_MEM_UNCACHED }, { "expandable_segments", c->expandable_segments, 1 },
+        { "best_fit_by_address", c->best_fit_by_address, 1 }, { "single_pool", c->single_pool, 1 }, { "reuse", c->reuse, DS_REUSE_ALWAYS },
+        { "poll_on_alloc", c->poll_on_alloc, 1 }, { "statistics", c->statistics, DS_STATISTICS_CURRENT }, { "debug", c->debug, 2 },
+        { "poison", c->poison, 1 }, { "throw_on_cudamalloc_oom", c->throw_on_cudamalloc_oom, 1 },
+        { "release_lock_on_cudamalloc", c->release_lock_on_cudamalloc, 1 },
+        { "graph_capture_record_stream_reuse", c->graph_capture_record_stream_reuse, 1 },
+        { "pinned_use_cuda_host_register", c->pinned_use_cuda_host_register, 1 },
+        { "pinned_use_background_threads", c->pinned_use_background_threads, 1 }
+    };
+    for (size_t i = 0; i < sizeof choices / sizeof choices[0]; i++)
+        DS__REQUIRE(choices[i].value >= 0 && choices[i].value <= choices[i].largest, "%s is %d; it must be from 0 to %d", choices[i].name,
+                    choices[i].value, choices[i].largest);
+    ds_result r = ds__mcheck_sizes(c);
+    return r < 0 ? r : ds__mcheck_numbers(c);
+}
+
+/* n rounded up to the next of `divisions` equal steps (a power of two, 2 or more) between two powers of two; SIZE_MAX - 511: there is none. */
+static size_t ds__round_by_power2(size_t n, unsigned log2_divisions) {
+    const size_t largest = SIZE_MAX & ~(DS__UNIT - 1);
+    if ((n & (n - 1)) == 0) return n;
+    size_t below = (size_t)1 << (63 - __builtin_clzl(n));
+    size_t step = log2_divisions < 64 ? below >> log2_divisions : 0;
+    if (step == 0) step = below; /* more divisions than bytes */
+    return n <= largest - (step - 1) ? (n + step - 1) & ~(step - 1) : largest;
+}
+
+/* The size of the block for n bytes, n > 0. An entry of roundup_power2_divisions is 1 + log2 of the divisions: 0 is off, and so is 1, a single
+   division (pytorch#161139). Sizes too large to round give the largest multiple of 512. */
+DS__SEAM static inline size_t ds__mround(const ds_mem_config *c, size_t n) {
+    if (n < DS__UNIT) return DS__UNIT;
+    int power = 63 - __builtin_clzl(n) - 20;
+    unsigned coded = c->roundup_power2_divisions[power < 0 ? 0 : power > 15 ? 15 : power];
+    if (DS__UNLIKELY(coded > 1) && coded - 1 < 55 && n > DS__UNIT << (coded - 1)) return ds__round_by_power2(n, coded - 1);
+    return n <= SIZE_MAX - (DS__UNIT - 1) ? (n + DS__UNIT - 1) & ~(DS__UNIT - 1) : SIZE_MAX & ~(DS__UNIT - 1);
+}
+
+/* The plain segment for a block of this size, before segment_growth. */
+DS__SEAM static size_t ds__msegment_size(const ds_mem_config *c, int kind, size_t rounded) {
+    const size_t unit = 2 * DS__MIB;
+    if (c->single_pool) return rounded;
+    if (kind == DS__SMALL && rounded <= c->small_segment_size) return c->small_segment_size;
+    if (rounded < c->large_segment_size / 2) return c->large_segment_size;
+    return rounded <= SIZE_MAX - (unit - 1) ? (rounded + unit - 1) & ~(unit - 1) : rounded;
+}
+
+/* Address space of a growing segment on a device with this much memory: whole pages, never more than 9/8 of the memory when it was
+   given in bytes. */
+DS__SEAM static size_t ds__mreserve_size(const ds_mem_config *c, size_t total, size_t page) {
+    double bytes = c->expandable_segments_reserve, most = (double)total * 1.125;
+    if (bytes < DS__RESERVE_BYTES) bytes *= (double)total;
+    else if (bytes > most) bytes = most;
+    size_t pages = bytes < 1e18 ? (size_t)(bytes / (double)page) : (size_t)1e18 / page;
+    return (pages ? pages : 1) * page;
+}
+
+/* The grammar of options. A text is read token by token: one of , : [ ] or a word, in which as everywhere white space does not count. */
+typedef struct ds__mtext {
+    const char *text;
+    size_t start, at;   /* of the token, behind it */
+    int kind;           /* , : [ ] or 'w'; 0: the end */
+    char word[64];      /* longer ones are cut, and are no option and no number then */
+    size_t split_at, rounding_at, large_at; /* the values of options that others are compared with; SIZE_MAX: not given */
+} ds__mtext;
+
+static int ds__mspace(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
+static int ds__msign(char c) { return c == ',' || c == ':' || c == '[' || c == ']'; }
+
+static void ds__mtoken(ds__mtext *t) {
+    size_t n = 0;
+    while (ds__mspace(t->text[t->at])) t->at++;
+    t->start = t->at;
+    t->kind = ds__msign(t->text[t->at]) ? t->text[t->at++] : t->text[t->at] ? 'w' : 0;
+    if (t->kind != 'w') { t->word[0] = (char)t->kind; t->word[t->kind ? 1 : 0] = 0; return; }
+    for (; t->text[t->at] && !ds__msign(t->text[t->at]); t->at++)
+        if (!ds__mspace(t->text[t->at]) && n < sizeof t->word - 1) t->word[n++] = t->text[t->at];
+    t->word[n] = 0;
+}
+
+/* The sentence of a text that went wrong at the token: which character, what stands there and before it, and `format`. */
+__attribute__((format(printf, 3, 4), cold, noinline))
+static ds_result ds__mwrong(const ds__mtext *t, size_t at, const char *format, ...) {
+    char what[256], here[32], before[32];
+    size_t n = strlen(t->text), from = at > 24 ? at - 24 : 0;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(what, sizeof what, format, args);
+    va_end(args);
+    snprintf(here, sizeof here, "%.24s%s", t->text + at, n - at > 24 ? "..." : "");
+    snprintf(before, sizeof before, "%s%.*s", from ? "..." : "", (int)(at - from), t->text + from);
+    for (char *c = here; *c; c++) if (ds__mspace(*c)) *c = ' ';
+    for (char *c = before; *c; c++) if (ds__mspace(*c)) *c = ' ';
+    if (!n) return ds__fail(DS_ERR_INVALID_VALUE, "allocator options: %s", what);
+    const char *quote = here[0] ? "\"" : "", *shown = here[0] ? here : "the end";
+    if (!before[0]) return ds__fail(DS_ERR_INVALID_VALUE, "allocator options, character %zu, %s%s%s: %s", at + 1, quote, shown, quote, what);
+    return ds__fail(DS_ERR_INVALID_VALUE, "allocator options, character %zu, %s%s%s behind \"%s\": %s", at + 1, quote, shown, quote, before, what);
+}
+
+static ds_result ds__mexpect(ds__mtext *t, int kind, const char *what) {
+    ds__mtoken(t);
+    return t->kind == kind ? DS_OK : ds__mwrong(t, t->start, "expected %s", what);
+}
+
+/* Digits only. */
+static int ds__mnumber(const char *word, uint64_t *out) {
+    uint64_t n = 0;
+    if (!*word) return 0;
+    for (; *word; word++) {
+        if (*word < '0' || *word > '9' || __builtin_mul_overflow(n, (uint64_t)10, &n) || __builtin_add_overflow(n, (uint64_t)(*word - '0'), &n)) return 0;
+    }
+    *out = n;
+    return 1;
+}
+
+/* 12, 0.5, .5, 5e-1, whatever the program's locale; the characters that it takes, 0 for none. Up to 15 digits it is the number that C reads. */
+static size_t ds__mreal(const char *word, double *out) {
+    uint64_t n = 0;
+    int digits = 0, point = 0, places = 0, exponent = 0, minus = 0;
+    size_t i = 0;
+    for (; (word[i] >= '0' && word[i] <= '9') || (word[i] == '.' && !point); i++) {
+        if (word[i] == '.') { point = 1; continue; }
+        digits++;
+        if (n < UINT64_MAX / 10 - 1) { n = n * 10 + (uint64_t)(word[i] - '0'); places += point; } else places -= !point;
+    }
+    if (!digits) return 0;
+    if (word[i] == 'e' || word[i] == 'E') {
+        size_t k = i + 1;
+        if (word[k] == '-' || word[k] == '+') minus = word[k++] == '-';
+        if (word[k] < '0' || word[k] > '9') return i;
+        for (; word[k] >= '0' && word[k] <= '9'; k++) if (exponent < 1000) exponent = exponent * 10 + (word[k] - '0');
+        i = k;
+    }
+    places -= minus ? -exponent : exponent;
+    double scale = 1, value = (double)n;
+    for (int k = places < 0 ? -places : places; k > 0 && scale < 1e300; k--) scale *= 10;
+    *out = places < 0 ? value * scale : value / scale;
+    return i;
+}
+
+/* A multiple such as 0.5, or 40G: bytes. */
+static ds_result ds__mread_reserve(ds__mtext *t, double *out) {
+    double value = 0;
+    size_t n = ds__mreal(t->word, &value);
+    int bytes = n && t->word[n] == 'G' && !t->word[n + 1];
+    if (bytes) value *= 1024.0 * 1024.0 * 1024.0;
+    if (!n || (t->word[n] && !bytes) || !(value > 0) || (bytes ? value < DS__RESERVE_BYTES || value > 1e18 : value > 1024))
+        return ds__mwrong(t, t->start, "expected a fraction of the device's memory such as 0.5, or gigabytes such as 40G");
+    *out = value;
+    return DS_OK;
+}
+/* [name:value,...]: torch's classes of streams, which devstream has none of; read and left. */
+static ds_result ds__mread_classes(ds__mtext *t) {
+    double value;
+    ds_result r = DS_OK;
+    if (t->kind != '[') return ds__mwrong(t, t->start, "expected '[' of a list such as [serving:0.25,other:8G]");
+    for (ds__mtoken(t); r == DS_OK && t->kind != ']'; ) {
+        if (t->kind != 'w') return ds__mwrong(t, t->start, "expected the name of a class, or ']'");
+        r = ds__mexpect(t, ':', "':' and how much to reserve");
+        if (r == DS_OK) { ds__mtoken(t); r = ds__mread_reserve(t, &value); }
+        if (r < 0) return r;
+        ds__mtoken(t);
+        if (t->kind == ',') ds__mtoken(t);
+        else if (t->kind != ']') return ds__mwrong(t, t->start, "expected ',' or ']'");
+    }
+    return r;
+}
+
+/* 4, or a list of intervals: [64:8,256:4,>:1]. An interval is 2^i MiB to twice that; the first one counts for smaller sizes too, > for those
+   behind the last. */
+static ds_result ds__mread_division(ds__mtext *t, int zero, unsigned char *out) {
+    uint64_t n;
+    if (t->kind != 'w' || !ds__mnumber(t->word, &n) || (n & (n - 1)) != 0 || (n == 0 && !zero))
+        return ds__mwrong(t, t->start, "the divisions must be a power of two%s", zero ? ", or 0 for none" : "");
+    *out = n ? (unsigned char)(1 + __builtin_ctzll(n)) : 0;
+    return DS_OK;
+}
+static ds_result ds__mread_divisions(ds__mtext *t, unsigned char out[16]) {
+    size_t last = 0;
+    unsigned char coded = 0;
+    int first = 1;
+    ds_result r;
+    if (t->kind != '[') {
+        if ((r = ds__mread_division(t, 0, &coded)) < 0) return r;
+        memset(out, coded, 16);
+        return DS_OK;
+    }
+    for (ds__mtoken(t); t->kind != ']'; ) {
+        uint64_t boundary = 0;
+        int rest = t->kind == 'w' && !strcmp(t->word, ">");
+        if (!rest && (t->kind != 'w' || !ds__mnumber(t->word, &boundary) || !boundary || (boundary & (boundary - 1)) != 0))
+            return ds__mwrong(t, t->start, "expected an interval, which is a power of two in MiB, or '>', or ']'");
+        if ((r = ds__mexpect(t, ':', "':' and the divisions")) < 0) return r;
+        ds__mtoken(t);
+        if ((r = ds__mread_division(t, 1, &coded)) < 0) return r;
+        size_t index = rest ? last + 1 : (size_t)__builtin_ctzll(boundary);
+        if (index > 15 && !rest) index = 15;
+        for (size_t i = rest ? index : first ? 0 : index; i < 16 && (rest || i <= index); i++) out[i] = coded;
+        if (!rest) { first = 0; last = index; }
+        ds__mtoken(t);
+        if (t->kind == ',') ds__mtoken(t);
+        else if (t->kind != ']') return ds__mwrong(t, t->start, "expected ',' or ']'");
+    }
+    return DS_OK;
+}
+
+/* 1048576, or 40%: a fraction of the device's memory; 0 and 0%: none, as in CuPy. */
+static ds_result ds__mread_limit(ds__mtext *t, ds_mem_config *c) {
+    uint64_t bytes;
+    double percent = 0;
+    size_t n = ds__mreal(t->word, &percent);
+    if (n && t->word[n] == '%' && !t->word[n + 1] && percent <= 100) {
+        c->memory_fraction = percent > 0 ? percent / 100 : 1;
+        return DS_OK;
+    }
+    if (!ds__mnumber(t->word, &bytes)) return ds__mwrong(t, t->start, "expected a number of bytes, or 0%% to 100%%");
+    c->limit = bytes;
+    return DS_OK;
+}
+
+enum { DS__IS_BOOL, DS__IS_MB, DS__IS_BYTES, DS__IS_COUNT, DS__IS_CHOICE, DS__IS_OPEN, DS__IS_CLOSED, DS__IS_DIVISIONS, DS__IS_RESERVE, DS__IS_CLASSES,
+       DS__IS_LIMIT, DS__IS_PRESET, DS__IS_NOTHING /* True or False, and no more */ };
+typedef struct ds__moption {
+    const char *name;
+    int kind;
+    size_t offset;
+    uint64_t low, high;   /* MB, bytes, count */
+    const char *choices;  /* in the order of their numbers, each with a bar behind it */
+} ds__moption;
+
+#define DS__AT(member) offsetof(ds_mem_config, member)
+static const ds__moption ds__moptions[] = {
+    { "preset", DS__IS_PRESET, 0, 0, 0, "default|torch|cupy|" },
+    { "backend", DS__IS_CHOICE, DS__AT(backend), 0, 0, "native|cudaMallocAsync|uncached|" },
+    { "max_split_size_mb", DS__IS_MB, DS__AT(max_split_size), 1, UINT64_MAX, NULL },
+    { "max_non_split_rounding_mb", DS__IS_MB, DS__AT(max_non_split_rounding), 1, UINT64_MAX, NULL },
+    { "large_segment_size_mb", DS__IS_MB, DS__AT(large_segment_size), 2, 1 << 20, NULL },
+    { "garbage_collection_threshold", DS__IS_OPEN, DS__AT(garbage_collection_threshold), 0, 0, NULL },
+    { "roundup_power2_divisions", DS__IS_DIVISIONS, 0, 0, 0, NULL },
+    { "expandable_segments", DS__IS_BOOL, DS__AT(expandable_segments), 0, 0, NULL },
+    { "expandable_segments_reserve", DS__IS_RESERVE, DS__AT(expandable_segments_reserve), 0, 0, NULL },
+    { "expandable_segments_reserve_by_class", DS__IS_CLASSES, 0, 0, 0, NULL },
+    { "release_lock_on_cudamalloc", DS__IS_BOOL, DS__AT(release_lock_on_cudamalloc), 0, 0, NULL },
+    { "per_process_memory_fraction", DS__IS_CLOSED, DS__AT(memory_fraction), 0, 0, NULL },
+    { "throw_on_cudamalloc_oom", DS__IS_BOOL, DS__AT(throw_on_cudamalloc_oom), 0, 0, NULL },
+    { "graph_capture_record_stream_reuse", DS__IS_BOOL, DS__AT(graph_capture_record_stream_reuse), 0, 0, NULL },
+    { "pinned_use_cuda_host_register", DS__IS_BOOL, DS__AT(pinned_use_cuda_host_register), 0, 0, NULL },
+    { "pinned_num_register_threads", DS__IS_COUNT, DS__AT(pinned_num_register_threads), 1, 128, NULL },
+    { "pinned_use_background_threads", DS__IS_BOOL, DS__AT(pinned_use_background_threads), 0, 0, NULL },
+    { "pinned_reserve_segment_size_mb", DS__IS_MB, DS__AT(pinned_reserve_segment_size), 1, 1 << 20, NULL },
+    { "pinned_max_round_threshold_mb", DS__IS_MB, DS__AT(pinned_max_round_threshold), 0, UINT64_MAX, NULL },
+    { "pinned_max_cached_size_mb", DS__IS_MB, DS__AT(pinned_max_cached_size), 0, UINT64_MAX, NULL },
+    { "pinned_free_catch_all", DS__IS_NOTHING, 0, 0, 0, NULL },
+    { "reuse", DS__IS_CHOICE, DS__AT(reuse), 0, 0, "never|on_shortage|always|" },
+    { "statistics", DS__IS_CHOICE, DS__AT(statistics), 0, 0, "full|current|" },
+    { "limit", DS__IS_LIMIT, 0, 0, 0, NULL },
+    { "debug", DS__IS_CHOICE, DS__AT(debug), 0, 0, "0|1|2|" },
+    { "poison", DS__IS_BOOL, DS__AT(poison), 0, 0, NULL },
+    { "guard_bytes", DS__IS_BYTES, DS__AT(guard_bytes), 0, 1 << 30, NULL },
+    { "segment_growth", DS__IS_COUNT, DS__AT(segment_growth), 0, UINT32_MAX, NULL },
+    { "single_pool", DS__IS_BOOL, DS__AT(single_pool), 0, 0, NULL },
+    { "best_fit_by_address", DS__IS_BOOL, DS__AT(best_fit_by_address), 0, 0, NULL },
+    { "poll_on_alloc", DS__IS_BOOL, DS__AT(poll_on_alloc), 0, 0, NULL }
+};
+#define DS__OPTIONS (sizeof ds__moptions / sizeof ds__moptions[0])
+
+/* Letters to add, take away or change. */
+static unsigned ds__mdistance(const char *a, const char *b) {
+    unsigned row[64];
+    size_t n = strlen(b);
+    if (n > 62) return 99;
+    for (size_t k = 0; k <= n; k++) row[k] = (unsigned)k;
+    for (size_t i = 0; a[i]; i++) {
+        unsigned diagonal = row[0];
+        row[0] = (unsigned)i + 1;
+        for (size_t k = 1; k <= n; k++) {
+            unsigned best = diagonal + (a[i] != b[k - 1]);
+            if (row[k] + 1 < best) best = row[k] + 1;
+            if (row[k - 1] + 1 < best) best = row[k - 1] + 1;
+            diagonal = row[k];
+            row[k] = best;
+        }
+    }
+    return row[n];
+}
+static ds_result ds__munknown(const ds__mtext *t) {
+    const ds__moption *nearest = NULL;
+    unsigned best = (unsigned)strlen(t->word) / 3 + 1;
+    for (size_t i = 0; i < DS__OPTIONS; i++) {
+        unsigned d = ds__mdistance(t->word, ds__moptions[i].name);
+        if (d < best) { best = d; nearest = &ds__moptions[i]; }
+    }
+    if (nearest) return ds__mwrong(t, t->start, "there is no option '%s'; is %s meant?", t->word, nearest->name);
+    return ds__mwrong(t, t->start, "there is no option '%s'; ds_mem_configure_text lists them", t->word);
+}
+
+/* The number of the word among choices, -1: none of them. */
+static int ds__mchoice(const char *choices, const char *word) {
+    size_t n = strlen(word);
+    for (int i = 0; *choices; i++) {
+        size_t length = strcspn(choices, "|");
+        if (length == n && !memcmp(choices, word, n)) return i;
+        choices += length + 1;
+    }
+    return -1;
+}
+
+static ds_result ds__mread_whole(ds__mtext *t, const ds__moption *o, void *to) {
+    const uint64_t most = SIZE_MAX / DS__MIB;
+    uint64_t n;
+    if (t->kind != 'w' || !ds__mnumber(t->word, &n) || n < o->low || n > o->high) {
+        const char *unit = o->kind == DS__IS_MB ? " of MiB" : o->kind == DS__IS_BYTES ? " of bytes" : "";
+        if (o->high == UINT64_MAX) return ds__mwrong(t, t->start, "expected a number%s, %llu or more", unit, (unsigned long long)o->low);
+        return ds__mwrong(t, t->start, "expected a number%s from %llu to %llu", unit, (unsigned long long)o->low, (unsigned long long)o->high);
+    }
+    if (o->kind == DS__IS_MB) *(size_t *)to = (n < most ? n : most) * DS__MIB;
+    else if (o->kind == DS__IS_BYTES) *(size_t *)to = n;
+    else *(unsigned *)to = (unsigned)n;
+    return DS_OK;
+}
+static ds_result ds__mread_part(ds__mtext *t, const ds__moption *o, double *to) {
+    double value = 0;
+    size_t n = ds__mreal(t->word, &value);
+    int open = o->kind == DS__IS_OPEN;
+    if (!n || t->word[n] || value > 1 || (open && (value <= 0 || value >= 1)))
+        return ds__mwrong(t, t->start, open ? "expected a number above 0 and below 1" : "expected a number from 0 to 1");
+    *to = value;
+    return DS_OK;
+}
+static ds_result ds__mread_choice(ds__mtext *t, const ds__moption *o, int *to) {
+    int choice = ds__mchoice(o->choices, t->word);
+    if (t->kind != 'w' || choice < 0) return ds__mwrong(t, t->start, "expected one of %.*s", (int)strlen(o->choices) - 1, o->choices);
+    *to = choice;
+    return DS_OK;
+}
+
+/* The value of an option; the token is its first. */
+static ds_result ds__mread_value(ds__mtext *t, const ds__moption *o, ds_mem_config *c) {
+    void *to = (char *)c + o->offset;
+    int choice = 0;
+    ds_result r = DS_OK;
+    switch (o->kind) {
+    case DS__IS_BOOL: case DS__IS_NOTHING:
+        if (strcmp(t->word, "True") && strcmp(t->word, "False")) return ds__mwrong(t, t->start, "expected True or False");
+        if (o->kind == DS__IS_BOOL) *(int *)to = t->word[0] == 'T';
+        return DS_OK;
+    case DS__IS_CHOICE: return ds__mread_choice(t, o, to);
+    case DS__IS_OPEN: case DS__IS_CLOSED: return ds__mread_part(t, o, to);
+    case DS__IS_DIVISIONS: return ds__mread_divisions(t, c->roundup_power2_divisions);
+    case DS__IS_RESERVE: return ds__mread_reserve(t, to);
+    case DS__IS_CLASSES: return ds__mread_classes(t);
+    case DS__IS_LIMIT: return ds__mread_limit(t, c);
+    case DS__IS_PRESET:
+        if ((r = ds__mread_choice(t, o, &choice)) == DS_OK)
+            *c = choice == 0 ? (ds_mem_config_default)() : choice == 1 ? (ds_mem_config_torch)() : (ds_mem_config_cupy)();
+        return r;
+    default: return ds__mread_whole(t, o, to);
+    }
+}
+
+/* Values whose range depends on others or is no interval; the character is that of the value. */
+static ds_result ds__mread_checked(ds__mtext *t, const ds__moption *o, const ds_mem_config *c, size_t at) {
+    if (o->offset == DS__AT(max_split_size) && o->kind == DS__IS_MB) t->split_at = at;
+    if (o->offset == DS__AT(max_non_split_rounding) && o->kind == DS__IS_MB) t->rounding_at = at;
+    if (o->offset == DS__AT(large_segment_size) && o->kind == DS__IS_MB) {
+        t->large_at = at;
+        if (c->large_segment_size % (2 * DS__MIB)) return ds__mwrong(t, at, "expected an even number of MiB");
+    }
+    if (o->offset == DS__AT(pinned_num_register_threads) && (c->pinned_num_register_threads & (c->pinned_num_register_threads - 1)))
+        return ds__mwrong(t, at, "expected a power of two up to 128");
+    if (o->offset == DS__AT(guard_bytes) && c->guard_bytes % DS__UNIT) return ds__mwrong(t, at, "expected a multiple of 512");
+    return DS_OK;
+}
+static ds_result ds__mread_compared(const ds__mtext *t, const ds_mem_config *c) {
+    size_t mb = c->large_segment_size / DS__MIB;
+    if (c->max_split_size < c->large_segment_size) {
+        if (t->split_at != SIZE_MAX) return ds__mwrong(t, t->split_at, "max_split_size_mb must be at least %zu, the size of large segments", mb);
+        return ds__mwrong(t, t->large_at, "large_segment_size_mb must be at most %zu, max_split_size", c->max_split_size / DS__MIB);
+    }
+    if (c->max_non_split_rounding >= c->large_segment_size) return DS_OK;
+    if (t->rounding_at != SIZE_MAX) return ds__mwrong(t, t->rounding_at, "max_non_split_rounding_mb must be at least %zu, the size of large segments", mb);
+    return ds__mwrong(t, t->large_at, "large_segment_size_mb must be at most %zu, max_non_split_rounding", c->max_non_split_rounding / DS__MIB);
+}
+
+/* One "option:value"; the token is the option. */
+static ds_result ds__mread_option(ds__mtext *t, ds_mem_config *c, int first) {
+    const ds__moption *o = NULL;
+    for (size_t i = 0; i < DS__OPTIONS && !o; i++) if (!strcmp(t->word, ds__moptions[i].name)) o = &ds__moptions[i];
+    if (t->kind != 'w') return ds__mwrong(t, t->start, "expected an option");
+    if (!o) return ds__munknown(t);
+    if (o->kind == DS__IS_PRESET && !first) return ds__mwrong(t, t->start, "preset sets all options, so it must be the first");
+    ds_result r = ds__mexpect(t, ':', "':' and a value");
+    if (r < 0) return r;
+    ds__mtoken(t);
+    size_t at = t->start;
+    r = ds__mread_value(t, o, c);
+    return r < 0 ? r : ds__mread_checked(t, o, c, at);
+}
+
+/* torch forgets three options at each text, and so do we. */
+static ds_result ds__mconfig_read(const char *text, ds_mem_config *config) {
+    ds__mtext t = { text, 0, 0, 0, "", SIZE_MAX, SIZE_MAX, SIZE_MAX };
+    ds_mem_config c = *config;
+    ds_result r = DS_OK;
+    c.max_split_size = SIZE_MAX;
+    c.garbage_collection_threshold = 0;
+    memset(c.roundup_power2_divisions, 0, sizeof c.roundup_power2_divisions);
+    ds__mtoken(&t);
+    for (int first = 1; r == DS_OK && t.kind; first = 0) {
+        if ((r = ds__mread_option(&t, &c, first)) < 0) break;
+        ds__mtoken(&t);
+        if (t.kind == ',') ds__mtoken(&t);
+        else if (t.kind) r = ds__mwrong(&t, t.start, "expected ',' and the next option");
+    }
+    if (r == DS_OK) r = ds__mread_compared(&t, &c);
+    if (r == DS_OK) r = ds__mconfig_check(&c);
+    if (r == DS_OK) *config = c;
+    return r;
+}
+
+DSDEF ds_result (ds_mem_config_parse)(const char *text, ds_mem_config *config) {
+    ds__tls.fn = "ds_mem_config_parse";
+    ds__tls.site.file = ds_call_site.file;
+    ds__tls.site.line = ds_call_site.line;
+    ds_call_site.file = NULL;
+    DS__REQUIRE(text, "text is NULL");
+    ds_result r = ds__mconfig_check(config);
+    return r < 0 ? r : ds__mconfig_read(text, config);
+}
+
+/* ---- >>memory engine ----------------------------------------------------------------------------------------------- */
+
+static struct {
+    pthread_mutex_t lock;                    /* of what follows, but what is atomic */
+    ds__mdevice *_Atomic device[DS_BACKEND_COUNT][DS__MAX_DEVICES];
+    ds_mem_config config;                    /* of devices that are used later */
+    int configured;                          /* the environment was read */
+    ds_result conf_result;
+    ds__segment *_Atomic *_Atomic root[1 << 13]; /* granules of 2 MiB, 16 GiB in each leaf; the lowest bit: several segments share it */
+    pthread_mutex_t registry;
+    ds__segment **sorted;                    /* all segments, by address */
+    size_t sorted_count, sorted_room;
+    uint64_t serial;
+    ds__segment *free_segments;
+    struct ds__mkept *kept;                  /* what is freed at shutdown only */
+    ds__mpool **pools;                       /* those with handles */
+    uint32_t pool_count, pool_room;
+    uint64_t next_pool;
+    _Atomic int special;                     /* not 0: allocations look whether this thread has pushed a pool */
+    struct { ds_mem_shortage_fn fn; void *user; } *shortage;
+    struct { ds_mem_oom_fn fn; void *user; } *oom;
+    size_t shortage_count, oom_count;
+    _Atomic int closing;
+} ds__m = { .lock = PTHREAD_MUTEX_INITIALIZER, .registry = PTHREAD_MUTEX_INITIALIZER };
+
+/* What each thread has for the allocator. */
+#define DS__POOL_PUSHES 32
+#define DS__LABELS 32
+static __thread struct {
+    unsigned labels, pools;
+    const char *label[DS__LABELS];
+    ds_pool pool[DS__POOL_PUSHES];
+    int in_shortage;
+} ds__mtls;
+
+static const char ds__nobody; /* the address of a thread that is none */
+
+static int ds__share_hold(ds__mblock *b);
+static size_t ds__share_collect(void);
+static void ds__share_shutdown(void);
+static void ds__pinned_shutdown(void);
+static void ds__snapshot_shutdown(void);
+static void ds__mem_tell(ds__mdevice *dev, const ds__mevent *event);
+static void ds__mem_history_join(ds__mdevice *dev);
+static void ds__oom_report(ds__mdevice *dev, ds__mpool *pool, size_t wanted, size_t segment, ds_result why);
+
+/* ---- small things ---- */
+
+/* Orders blocks: by segment in the order in which they were made, so that a program sees the same order wherever its memory lies; then by address. */
+static inline int ds__earlier(const ds__mblock *a, const ds__mblock *b) {
+    return a->seg == b->seg ? a->ptr < b->ptr : a->seg->serial < b->seg->serial;
+}
+
+/* The driver's stream of an arena, for upstreams; NULL when it has ended. */
+static void *ds__native_of(ds__arena *a) {
+    void *native = NULL;
+    ds__stream *s = a->orphan ? NULL : ds__pin(&ds__g.streams, a->stream.id);
+    if (!s) return NULL;
+    if (s->driver->stream_native(s->native, &native) < 0) native = NULL;
+    ds__stream_unpin(s);
+    return native;
+}
+
+/* Calls of public functions on the allocator's behalf: the user's call stays the one that runs. */
+#define DS__KEEPING(r, call) do { \
+        const char *ds__fn = ds__tls.fn; \
+        ds_site ds__site = ds__tls.site; \
+        ds_call_site = ds__site; \
+        r = call; \
+        ds__tls.fn = ds__fn; \
+        ds__tls.site = ds__site; \
+    } while (0)
+static ds_result ds__own_fill(ds_stream stream, void *ptr, uint32_t value, size_t size) {
+    ds_result r;
+    DS__KEEPING(r, (ds_fill)(ptr, value, sizeof value, size / sizeof value, stream));
+    return r;
+}
+static ds_result ds__own_read(ds_stream stream, void *to, const void *from, size_t size) {
+    ds_result r;
+    DS__KEEPING(r, (ds_copy)(to, from, size, stream));
+    return r < 0 ? r : ds__stream_sync(stream, DS__FOREVER);
+}
+/* A stream of the device that is always there, pinned; NULL and the sentence: none. */
+static ds__stream *ds__any_stream(ds_device device) {
+    ds_stream handle = { 0 };
+    ds_result r;
+    DS__KEEPING(r, (ds_stream_legacy)(device, &handle));
+    return r < 0 ? NULL : ds__stream_pin(handle);
+}
+/* The result of what failed last on this thread: for functions that return an object. */
+static ds_result ds__mem_error(void) { return ds__tls.code < 0 ? ds__tls.code : DS_ERR_OUT_OF_MEMORY; }
+
+static void ds__unpark_all(ds__arena *a);
+static void ds__event_drop(ds_event event);
+static ds_result ds__event_ask(ds_event event);
+static void ds__block_end(ds__arena *a, ds__mblock *b);
+static int ds__is_shortage(ds_result r);
+static int ds__is_capturing(ds__stream *s);
+static ds_result ds__capture_pool_of(ds__stream *s, ds__mpool **out);
+static ds_result ds__direct_free(ds__arena *a, ds__mblock *b);
+typedef struct ds__wanted ds__wanted;
+static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, void **out);
+static void ds__align(ds__wanted *q, size_t align);
+static ds_result ds__validate(ds__mdevice *dev);
+static void ds__mem_limit(ds__mdevice *dev);
+static void ds__mem_shutdown(void);
+static ds_result ds__share_segment_alloc(ds_device device, size_t size, void **out);
+static ds_result ds__share_segment_free(ds_device device, void *ptr, size_t size);
+static void ds__tell_leaks(ds__mdevice *dev);
+
+/* Memory that stays until shutdown, so that whoever holds an old pointer meets an object of the same type. */
+typedef struct ds__mkept { struct ds__mkept *next; uint64_t pad; } ds__mkept;
+static void *ds__mkeep_unlocked(size_t size) { /* the registry is locked */
+    ds__mkept *k = ds__alloc(sizeof *k + size);
+    if (!k) return NULL;
+    k->next = ds__m.kept;
+    ds__m.kept = k;
+    return k + 1;
+}
+static void *ds__mkeep(size_t size) {
+    pthread_mutex_lock(&ds__m.registry);
+    void *p = ds__mkeep_unlocked(size);
+    pthread_mutex_unlock(&ds__m.registry);
+    return p;
+}
+
+static const char *ds__mem_label(void) {
+    unsigned n = ds__mtls.labels;
+    return n == 0 ? NULL : ds__mtls.label[n <= DS__LABELS ? n - 1 : DS__LABELS - 1];
+}
+DSDEF void (ds_mem_label_push)(const char *label) {
+    if (ds__mtls.labels < DS__LABELS) ds__mtls.label[ds__mtls.labels] = label;
+    ds__mtls.labels++;
+}
+DSDEF void (ds_mem_label_pop)(void) { if (ds__mtls.labels) ds__mtls.labels--; }
+
+/* ---- devices and pools ---- */
+
+/* A device's memory, if it was ever used. */
+static ds__mdevice *ds__mem_device_at(int backend, int index) {
+    return index >= 0 && index < DS__MAX_DEVICES ? atomic_load_explicit(&ds__m.device[backend][index], memory_order_acquire) : NULL;
+}
+
+static ds_result ds__mem_setup(void);
+
+/* What an arena has from its pool, at hand for every call. */
+static void ds__arena_apply(ds__arena *a) {
+    const ds__mpool *p = a->pool;
+    a->watched = p->watched;
+    a->full = p->full;
+    a->own_pool = p != &p->dev->main;
+    a->slow = p->watched || p->direct || p->config.poll_on_alloc;
+}
+
+/* Sets what follows from a pool's configuration. */
+static void ds__mpool_apply(ds__mpool *p, const ds_mem_config *config) {
+    p->config = *config;
+    p->rounds = 0;
+    for (int i = 0; i < 16; i++) p->rounds |= config->roundup_power2_divisions[i] != 0;
+    p->oversize = config->max_split_size != SIZE_MAX;
+    p->watched = config->poison || config->guard_bytes || config->debug;
+    p->full = config->statistics == DS_STATISTICS_FULL;
+    p->direct = config->backend != DS_MEM_NATIVE;
+    p->split_above[DS__SMALL] = DS__UNIT;
+    p->split_above[DS__LARGE] = config->single_pool ? DS__UNIT : config->segment_growth ? 64 * 1024 : DS__MIB + 1;
+    for (ds__arena *a = p->arenas; a; a = a->next) ds__arena_apply(a);
+}
+
+/* The memory of a device (resolved), made at its first use. NULL: no memory, and the sentence is set. */
+static ds__mdevice *ds__mem_device(ds_device device) {
+    int backend = ds__backend_of(device);
+    ds__mdevice *dev = ds__mem_device_at(backend, device.index);
+    if (DS__LIKELY(dev != NULL)) return dev;
+    if (ds__mem_setup() < 0) return NULL;
+    pthread_mutex_lock(&ds__m.lock);
+    dev = ds__mem_device_at(backend, device.index);
+    if (!dev) {
+        ds_device_properties properties;
+        ds_result r = ds__driver_of(device)->device_properties(device.index, &properties);
+        dev = r < 0 ? NULL : ds__mkeep(sizeof *dev);
+        if (!dev && r >= 0) ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the allocator of a device");
+        if (dev) {
+            pthread_mutex_init(&dev->lock, NULL);
+            dev->device = device;
+            dev->total = properties.total_memory;
+            dev->has_space = -1;
+            dev->main.dev = dev;
+            dev->main.owners = 1;
+            ds__mpool_apply(&dev->main, &ds__m.config);
+            ds__mem_limit(dev);
+            atomic_store_explicit(&ds__m.device[backend][device.index], dev, memory_order_release);
+            ds__mem_history_join(dev);
+        }
+    }
+    pthread_mutex_unlock(&ds__m.lock);
+    return dev;
+}
+
+/* The pool of a handle; NULL and the sentence: none. It stays until shutdown, so nobody needs to hold it. */
+static ds__mpool *ds__mpool_of(ds_pool pool) {
+    uint32_t index = (uint32_t)pool.id;
+    pthread_mutex_lock(&ds__m.lock);
+    ds__mpool *p = index >= 1 && index <= ds__m.pool_count ? ds__m.pools[index - 1] : NULL;
+    if (p && (p->id != pool.id || p->dead)) p = NULL;
+    pthread_mutex_unlock(&ds__m.lock);
+    if (!p) ds__fail(DS_ERR_INVALID_HANDLE, pool.id ? "the pool was destroyed or never existed" : "no pool was given (the handle is zero)");
+    return p;
+}
+
+/* A new pool with one owner; *out_handle may be NULL. */
+static ds__mpool *ds__mpool_new(ds__mdevice *dev, const ds_mem_config *config, const char *label) {
+    ds__mpool *p = ds__mkeep(sizeof *p);
+    char *copy = p && label ? ds__copy_text(label, 255) : NULL;
+    if (!p || (label && !copy)) { ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a pool"); return NULL; }
+    p->dev = dev;
+    p->owners = 1;
+    p->label = copy;
+    ds__mpool_apply(p, config);
+    pthread_mutex_lock(&ds__m.lock);
+    if (ds__m.pool_count == ds__m.pool_room) {
+        uint32_t room = ds__m.pool_room ? 2 * ds__m.pool_room : 16;
+        ds__mpool **more = ds__alloc(room * sizeof *more);
+        if (!more) {
+            pthread_mutex_unlock(&ds__m.lock);
+            ds__release(copy);
+            p->label = NULL;
+            ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a pool");
+            return NULL;
+        }
+        if (ds__m.pool_count) memcpy(more, ds__m.pools, ds__m.pool_count * sizeof *more);
+        ds__release(ds__m.pools);
+        ds__m.pools = more;
+        ds__m.pool_room = room;
+    }
+    ds__m.pools[ds__m.pool_count++] = p;
+    p->id = (uint64_t)(ds__g.epoch + 1) << 32 | ds__m.pool_count; /* no slot is used twice before shutdown */
+    p->name[1] = ++ds__m.next_pool;
+    pthread_mutex_unlock(&ds__m.lock);
+    pthread_mutex_lock(&dev->lock);
+    p->next = dev->main.next;
+    dev->main.next = p;
+    pthread_mutex_unlock(&dev->lock);
+    return p;
+}
+
+/* ---- locks ---- */
+
+static void ds__arena_lock(ds__arena *a) { ds__lock_take(&a->lock); }
+static void ds__arena_unlock(ds__arena *a) { ds__lock_give(&a->lock); }
+
+/* Stops the device: nobody allocates or frees on it until it is unlocked. */
+static void ds__mem_lock_all(ds__mdevice *dev) {
+    pthread_mutex_lock(&dev->lock);
+    for (ds__mpool *p = &dev->main; p; p = p->next)
+        for (ds__arena *a = p->arenas; a; a = a->next) { ds__arena_lock(a); ds__unpark_all(a); }
+}
+static void ds__mem_unlock_all(ds__mdevice *dev) {
+    for (ds__mpool *p = &dev->main; p; p = p->next)
+        for (ds__arena *a = p->arenas; a; a = a->next) ds__arena_unlock(a);
+    pthread_mutex_unlock(&dev->lock);
+}
+
+/* ---- history ---- */
+
+/* Tells who wants to know. Called with or without locks of arenas. */
+static void ds__mem_note(ds__mdevice *dev, ds_mem_action action, uint64_t address, uint64_t bytes, uint64_t stream, uint64_t pool,
+                         const char *file, uint32_t line, const char *label) {
+    if (DS__LIKELY(!(atomic_load_explicit(&dev->watch, memory_order_relaxed) & (1u << action | DS__WATCHED)))) return;
+    ds__mevent e = { address, bytes, stream, ds__now_ns(), pool, file, label, line, (uint32_t)action };
+    ds__lock_take(&dev->history_lock);
+    if (dev->history_room && (atomic_load(&dev->watch) & 1u << action)) {
+        uint64_t n = atomic_load_explicit(&dev->history_count, memory_order_relaxed);
+        dev->history[n % dev->history_room] = e;
+        atomic_store_explicit(&dev->history_count, n + 1, memory_order_relaxed);
+    }
+    ds__lock_give(&dev->history_lock);
+    if (atomic_load(&dev->watch) & DS__WATCHED) ds__mem_tell(dev, &e);
+}
+static void ds__note_block(ds__arena *a, ds_mem_action action, const ds__mblock *b) {
+    ds__mem_note(a->dev, action, (uint64_t)(uintptr_t)b->ptr, b->asked, a->stream_id, a->pool->id, b->file, b->line, b->label);
+}
+
+/* ---- counting ---- */
+
+/* Policy. While one thread allocates on a device, every call counts in the device's tally and knows the peaks. As soon as a second one comes, arenas
+   count for themselves, and have room for so many more bytes and blocks: peaks are set in advance to what all of it together allows, so that they are never too low and at
+   most too high by the room. Room is given out anew when an arena has used its own, with all arenas stopped. */
+#define DS__ROOM_BYTES ((int64_t)2 << 20)
+#define DS__ROOM_COUNT 64
+
+static inline void ds__raise(_Atomic int64_t *at, int64_t by) {
+    atomic_store_explicit(at, atomic_load_explicit(at, memory_order_relaxed) + by, memory_order_relaxed);
+}
+static inline void ds__top(_Atomic int64_t *peak, int64_t now) {
+    if (now > atomic_load_explicit(peak, memory_order_relaxed)) atomic_store_explicit(peak, now, memory_order_relaxed);
+}
+
+static inline int64_t ds__peek(const _Atomic int64_t *at) { return atomic_load_explicit(at, memory_order_relaxed); }
+
+__attribute__((always_inline)) static inline void ds__tally_one(ds__tally *t, int kind, int m, int64_t by, int full, int exact) {
+    int64_t now = ds__peek(&t->kind[kind].now[m]) + by;
+    atomic_store_explicit(&t->kind[kind].now[m], now, memory_order_relaxed);
+    if (!full) return;
+    ds__raise(&t->kind[kind].total[m], by);
+    if (!exact) return;
+    ds__top(&t->peak[1 + kind][m], now);
+    ds__top(&t->peak[0][m], now + ds__peek(&t->kind[1 - kind].now[m]));
+}
+
+/* Counts a block that is allocated, as the only writer. */
+__attribute__((always_inline)) static inline void ds__tally_up(ds__tally *t, int kind, int64_t size, int64_t asked, int full, int exact) {
+    ds__tally_one(t, kind, DS__ALLOCATION, 1, full, exact);
+    ds__tally_one(t, kind, DS__ALLOCATED_BYTES, size, full, exact);
+    ds__tally_one(t, kind, DS__REQUESTED_BYTES, asked, full, exact);
+    if (DS__LIKELY(!full || !exact || (ds__peek(&t->kind[0].pending[0]) | ds__peek(&t->kind[1].pending[0])) == 0)) return;
+    for (int m = 0; m < 2; m++) {
+        int64_t mine = ds__peek(&t->kind[kind].now[m]) + ds__peek(&t->kind[kind].pending[m]);
+        int64_t others = ds__peek(&t->kind[1 - kind].now[m]) + ds__peek(&t->kind[1 - kind].pending[m]);
+        ds__top(&t->peak[1 + kind][DS__ACTIVE + m], mine);
+        ds__top(&t->peak[0][DS__ACTIVE + m], mine + others);
+    }
+}
+/* Changes what is allocated and what is pending, as the only writer; totals and peaks do not follow. */
+__attribute__((always_inline)) static inline void ds__tally_move(ds__tally *t, int kind, int64_t count, int64_t size, int64_t asked, int64_t pending, int64_t pending_bytes) {
+    ds__raise(&t->kind[kind].now[DS__ALLOCATION], count);
+    ds__raise(&t->kind[kind].now[DS__ALLOCATED_BYTES], size);
+    ds__raise(&t->kind[kind].now[DS__REQUESTED_BYTES], asked);
+    if (!pending && !pending_bytes) return;
+    ds__raise(&t->kind[kind].pending[0], pending);
+    ds__raise(&t->kind[kind].pending[1], pending_bytes);
+}
+
+/* Counts a block that was allocated. The arena is locked and ready. */
+__attribute__((always_inline)) static inline void ds__count_alloc(ds__arena *a, int kind, int64_t size, int64_t asked) {
+    int full = a->full;
+    if (DS__LIKELY(a->exact)) {
+        ds__tally_up(&a->dev->stats.tally, kind, size, asked, full, 1);
+        if (DS__UNLIKELY(a->own_pool)) ds__tally_up(&a->pool->stats.tally, kind, size, asked, full, 1);
+    } else {
+        ds__tally_up(&a->own, kind, size, asked, full, 0);
+        a->room[kind] -= size;
+        a->room_count[kind]--;
+    }
+}
+__attribute__((always_inline)) static inline void ds__count_move(ds__arena *a, int kind, int64_t count, int64_t size, int64_t asked, int64_t pending, int64_t pending_bytes) {
+    if (DS__LIKELY(a->exact)) {
+        ds__tally_move(&a->dev->stats.tally, kind, count, size, asked, pending, pending_bytes);
+        if (DS__UNLIKELY(a->own_pool)) ds__tally_move(&a->pool->stats.tally, kind, count, size, asked, pending, pending_bytes);
+    } else {
+        ds__tally_move(&a->own, kind, count, size, asked, pending, pending_bytes);
+        a->room[kind] -= size + pending_bytes;
+        a->room_count[kind] -= count + pending;
+    }
+}
+/* A block was freed and is done; it was freed and is still in use; that one is done now. */
+static inline void ds__count_free(ds__arena *a, int kind, int64_t size, int64_t asked) { ds__count_move(a, kind, -1, -size, -asked, 0, 0); }
+static void ds__count_pending(ds__arena *a, int kind, int64_t size) { ds__count_move(a, kind, -1, -size, 0, 1, size); }
+static void ds__count_done(ds__arena *a, int kind, int64_t size, int64_t asked) { ds__count_move(a, kind, 0, 0, -asked, -1, -size); }
+
+/* Counted by anyone at any time. */
+static void ds__meter_add(ds__meter *m, int64_t by) {
+    int64_t now = atomic_fetch_add_explicit(&m->now, by, memory_order_relaxed) + by, peak = atomic_load_explicit(&m->peak, memory_order_relaxed);
+    atomic_fetch_add_explicit(by > 0 ? &m->total : &m->freed, by > 0 ? by : -by, memory_order_relaxed);
+    while (now > peak && !atomic_compare_exchange_weak_explicit(&m->peak, &peak, now, memory_order_relaxed, memory_order_relaxed)) {}
+}
+static void ds__meters(ds__arena *a, int kind, int meter, int64_t by) {
+    if (!by) return;
+    ds__meter_add(&a->dev->stats.meter[kind][meter], by);
+    ds__meter_add(&a->dev->stats.all[meter], by);
+    if (a->pool == &a->dev->main) return;
+    ds__meter_add(&a->pool->stats.meter[kind][meter], by);
+    ds__meter_add(&a->pool->stats.all[meter], by);
+}
+#define DS__COUNT_CALL(a, what, by) do { \
+        atomic_fetch_add_explicit(&(a)->dev->stats.what, by, memory_order_relaxed); \
+        if ((a)->pool != &(a)->dev->main) atomic_fetch_add_explicit(&(a)->pool->stats.what, by, memory_order_relaxed); \
+    } while (0)
+
+/* What a tally counts, added to what stands there. What is active was allocated, so its totals are the same. */
+static void ds__tally_read(const ds__tally *t, int64_t now[2][DS__METRICS], int64_t total[2][DS__METRICS]) {
+    for (int k = 0; k < 2; k++)
+        for (int m = 0; m < DS__METRICS; m++) {
+            int from = m < DS__ACTIVE ? m : m - DS__ACTIVE;
+            now[k][m] += ds__peek(&t->kind[k].now[from]) + (m < DS__ACTIVE ? 0 : ds__peek(&t->kind[k].pending[from]));
+            if (total) total[k][m] += ds__peek(&t->kind[k].total[from]);
+        }
+}
+static int64_t ds__tally_peak(const ds__tally *t, int k, int m) {
+    int64_t peak = ds__peek(&t->peak[k][m]), allocated = m < DS__ACTIVE ? 0 : ds__peek(&t->peak[k][m - DS__ACTIVE]);
+    return allocated > peak ? allocated : peak;
+}
+
+/* What a domain counts now, over its arenas. All is locked. */
+static void ds__domain_now(ds__mdevice *dev, ds__mpool *only, int64_t now[2][DS__METRICS], int64_t total[2][DS__METRICS]) {
+    memset(now, 0, 2 * sizeof now[0]);
+    if (total) memset(total, 0, 2 * sizeof total[0]);
+    ds__tally_read(only ? &only->stats.tally : &dev->stats.tally, now, total);
+    for (ds__mpool *p = &dev->main; p; p = p->next)
+        for (ds__arena *a = only && p != only ? NULL : p->arenas; a; a = a->next) ds__tally_read(&a->own, now, total);
+}
+
+static int ds__is_bytes(int metric) { return metric != DS__ALLOCATION && metric != DS__ACTIVE; }
+
+/* Peaks of a domain become at least what its arenas may reach; `room`: by kind, bytes and counts. All is locked. */
+static void ds__domain_peaks(ds__domain *d, int64_t now[2][DS__METRICS], int64_t room[2][2]) {
+    for (int m = 0; m < DS__METRICS; m++) {
+        int b = ds__is_bytes(m);
+        for (int k = 0; k < 2; k++) ds__top(&d->tally.peak[1 + k][m], now[k][m] + room[k][b]);
+        ds__top(&d->tally.peak[0][m], now[0][m] + now[1][m] + room[0][b] + room[1][b]);
+    }
+}
+
+/* How much may be added in a kind before a peak rises: bytes (1) or counts (0). */
+static int64_t ds__below_peak(const ds__domain *d, int64_t now[2][DS__METRICS], int kind, int bytes) {
+    int64_t least = INT64_MAX;
+    for (int m = 0; m < DS__METRICS; m++) {
+        if (ds__is_bytes(m) != bytes) continue;
+        int64_t one = ds__tally_peak(&d->tally, 1 + kind, m) - now[kind][m], all = (ds__tally_peak(&d->tally, 0, m) - now[0][m] - now[1][m]) / 2;
+        if (one < least) least = one;
+        if (all < least) least = all;
+    }
+    return least;
+}
+
+/* Gives room to all arenas of a device, and `need` bytes more to one of them. From now on at the latest they count for themselves. */
+static void ds__share_room(ds__mdevice *dev, ds__arena *to, int kind, int64_t need) {
+    int64_t now[2][DS__METRICS], all[2][2] = { { 0, 0 }, { 0, 0 } };
+    int arenas = 0;
+    ds__mem_lock_all(dev);
+    atomic_store(&dev->owner, (void *)(uintptr_t)&ds__nobody);
+    ds__domain_now(dev, NULL, now, NULL);
+    for (ds__mpool *p = &dev->main; p; p = p->next)
+        for (ds__arena *a = p->arenas; a; a = a->next) arenas++;
+    int64_t bytes[2], count[2];
+    for (int k = 0; k < 2; k++) { /* what is below the peaks anyway is divided too */
+        int64_t more = ds__below_peak(&dev->stats, now, k, 1) / arenas - DS__ROOM_BYTES, most = ds__below_peak(&dev->stats, now, k, 0) / arenas - DS__ROOM_COUNT;
+        bytes[k] = DS__ROOM_BYTES + (more > 0 ? more : 0);
+        count[k] = DS__ROOM_COUNT + (most > 0 ? most : 0);
+    }
+    for (ds__mpool *p = &dev->main; p; p = p->next) {
+        int64_t pool[2][2] = { { 0, 0 }, { 0, 0 } };
+        for (ds__arena *a = p->arenas; a; a = a->next)
+            for (int k = 0; k < 2; k++) {
+                a->exact = 0;
+                a->room[k] = p == &dev->main ? bytes[k] : DS__ROOM_BYTES;
+                a->room_count[k] = p == &dev->main ? count[k] : DS__ROOM_COUNT;
+                if (a == to && k == kind) a->room[k] += need;
+                pool[k][0] += a->room_count[k];
+                pool[k][1] += a->room[k];
+            }
+        for (int k = 0; k < 2; k++)
+            for (int b = 0; b < 2; b++) all[k][b] += pool[k][b];
+        if (p == &dev->main) continue;
+        int64_t in_pool[2][DS__METRICS];
+        ds__domain_now(dev, p, in_pool, NULL);
+        ds__domain_peaks(&p->stats, in_pool, pool);
+    }
+    ds__domain_peaks(&dev->stats, now, all);
+    ds__mem_unlock_all(dev);
+}
+
+/* The caller is the first thread on the device: arenas count in the domains. 0: it is not. */
+static int ds__claim(ds__mdevice *dev) {
+    void *none = NULL;
+    if (!atomic_compare_exchange_strong(&dev->owner, &none, (void *)&ds__tls)) return none == (void *)&ds__tls;
+    return 1;
+}
+
+/* Makes the locked arena ready to count a block; 0: it was unlocked for that, look again. */
+static inline int ds__ready(ds__arena *a, int kind, int64_t size) {
+    if (a->exact) return atomic_load_explicit(&a->dev->owner, memory_order_relaxed) == (void *)&ds__tls;
+    return a->room[kind] >= size && a->room_count[kind] > 0;
+}
+__attribute__((noinline)) static void ds__make_ready(ds__arena *a, int kind, int64_t size) { /* locked before, unlocked after */
+    int exact = a->exact;
+    ds__arena_unlock(a);
+    if (exact && ds__claim(a->dev)) return;
+    ds__share_room(a->dev, a, kind, size);
+}
+
+/* ---- addresses ---- */
+
+#define DS__GRANULE_BITS 21
+static inline ds__segment *_Atomic *ds__granule_at(uintptr_t address) {
+    if (address >> 47) return NULL; /* not a user's address */
+    ds__segment *_Atomic *leaf = atomic_load_explicit(&ds__m.root[address >> 34], memory_order_acquire);
+    return leaf ? &leaf[address >> DS__GRANULE_BITS & 8191] : NULL;
+}
+
+static size_t ds__sorted_after(uintptr_t address) { /* the registry is locked */
+    size_t low = 0, high = ds__m.sorted_count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if ((uintptr_t)ds__m.sorted[middle]->base <= address) low = middle + 1; else high = middle;
+    }
+    return low;
+}
+
+/* The segment that an address lies in, or may have lain in; NULL: none. */
+static ds__segment *ds__segment_shared(const void *ptr);
+static inline ds__segment *ds__segment_of(const void *ptr) {
+    ds__segment *_Atomic *at = ds__granule_at((uintptr_t)ptr);
+    ds__segment *s = at ? atomic_load_explicit(at, memory_order_acquire) : NULL;
+    return DS__LIKELY(((uintptr_t)s & 1) == 0) ? s : ds__segment_shared(ptr);
+}
+__attribute__((noinline)) static ds__segment *ds__segment_shared(const void *ptr) {
+    ds__segment *s;
+    pthread_mutex_lock(&ds__m.registry);
+    size_t i = ds__sorted_after((uintptr_t)ptr);
+    s = i > 0 ? ds__m.sorted[i - 1] : NULL;
+    pthread_mutex_unlock(&ds__m.registry);
+    return s;
+}
+
+/* Enters the granules of [at, at + size) for the segment, or takes them out. The registry is locked. 0: no memory. */
+static int ds__granules(ds__segment *seg, char *at, size_t size, int in) {
+    for (uintptr_t g = (uintptr_t)at >> DS__GRANULE_BITS, end = ((uintptr_t)at + size - 1) >> DS__GRANULE_BITS; g <= end; g++) {
+        uintptr_t address = g << DS__GRANULE_BITS;
+        if (address >> 47) return 0;
+        if (!atomic_load_explicit(&ds__m.root[address >> 34], memory_order_relaxed)) {
+            void *leaf = in ? ds__mkeep_unlocked(8192 * sizeof(ds__segment *)) : NULL;
+            if (!leaf) return 0;
+            atomic_store_explicit(&ds__m.root[address >> 34], leaf, memory_order_release);
+        }
+        ds__segment *_Atomic *entry = ds__granule_at(address);
+        ds__segment *s = atomic_load_explicit(entry, memory_order_relaxed);
+        if (in) s = s && s != seg ? (ds__segment *)(void *)((char *)seg + 1) : seg; /* shared from now on, for good */
+        else if (s == seg) s = NULL;
+        atomic_store_explicit(entry, s, memory_order_release);
+    }
+    return 1;
+}
+
+/* ---- blocks ---- */
+
+static inline unsigned ds__bin(size_t size) {
+    size_t u = size / DS__UNIT;
+    if (u < 64) return (unsigned)u;
+    unsigned e = 63u - (unsigned)__builtin_clzll(u);
+    return 64 + (e - 6) * 32 + (unsigned)(u >> (e - 5) & 31);
+}
+
+static inline void ds__bin_in(ds__arena *a, ds__mblock *b, int by_address) {
+    ds__bins *bins = &a->bins[b->seg->kind];
+    unsigned i = ds__bin(b->size);
+    ds__mblock *before = NULL, *at = bins->head[i];
+    b->bin = (uint16_t)i;
+    if (by_address)
+        while (at && (at->size < b->size || (at->size == b->size && ds__earlier(at, b)))) { before = at; at = at->list_next; }
+    b->list_prev = before;
+    b->list_next = at;
+    if (at) at->list_prev = b;
+    if (before) before->list_next = b; else bins->head[i] = b;
+    bins->map[i / 64] |= (uint64_t)1 << i % 64;
+    bins->summary |= (uint64_t)1 << i / 64;
+    a->free_bytes += b->size;
+}
+static inline void ds__bin_out(ds__arena *a, ds__mblock *b) {
+    ds__bins *bins = &a->bins[b->seg->kind];
+    if (b->list_next) b->list_next->list_prev = b->list_prev;
+    if (b->list_prev) {
+        b->list_prev->list_next = b->list_next;
+    } else {
+        unsigned i = b->bin;
+        if (!(bins->head[i] = b->list_next) && !(bins->map[i / 64] &= ~((uint64_t)1 << i % 64))) bins->summary &= ~((uint64_t)1 << i / 64);
+    }
+    a->free_bytes -= b->size;
+}
+
+/* torch's limits on what a large block may be used for. */
+static int ds__too_large(const ds__mpool *p, size_t block, size_t size) {
+    size_t limit = p->config.max_split_size;
+    return size < limit ? block >= limit : block - size >= p->config.max_non_split_rounding;
+}
+
+#define DS__LOOKS 16 /* candidates in one bin, unless the fit must be exact */
+
+/* The free block that fits best, or nearly; NULL: none does. */
+static inline ds__mblock *ds__fit(ds__arena *a, int kind, size_t size) {
+    ds__bins *bins = &a->bins[kind];
+    unsigned i = ds__bin(size), w;
+    const ds__mpool *p = a->pool;
+    int exact = p->config.best_fit_by_address;
+    ds__mblock *best = NULL;
+    if (i >= DS__BINS) return NULL;
+    int looks = exact ? INT_MAX : DS__LOOKS;
+    for (ds__mblock *b = bins->head[i]; b && looks > 0; b = b->list_next, looks--) { /* here some may be too small */
+        if (b->size < size || (best && b->size >= best->size)) continue;
+        best = b;
+        if (exact || b->size == size) break; /* they are sorted; or it cannot be better */
+    }
+    if (!best) {
+        w = ++i / 64;
+        uint64_t bits = w < DS__BINS / 64 && i % 64 ? bins->map[w] & ~(uint64_t)0 << i % 64 : w < DS__BINS / 64 ? bins->map[w] : 0;
+        if (!bits) {
+            uint64_t words = ++w < 64 ? bins->summary & ~(uint64_t)0 << w : 0;
+            if (!words) return NULL;
+            w = (unsigned)__builtin_ctzll(words);
+            bits = bins->map[w];
+        }
+        best = bins->head[w * 64 + (unsigned)__builtin_ctzll(bits)];
+        looks = exact ? 0 : DS__LOOKS;
+        for (ds__mblock *b = best->list_next; b && looks > 0; b = b->list_next, looks--)
+            if (b->size < best->size) best = b;
+    }
+    if (DS__UNLIKELY(p->oversize) && ds__too_large(p, best->size, size)) return NULL;
+    return best;
+}
+
+/* A description of a block; NULL: no memory. */
+static ds__mblock *ds__mblock_new(ds__arena *a) {
+    ds__mblock *b = a->spare_blocks;
+    if (DS__UNLIKELY(!b)) {
+        enum { MANY = 64 };
+        ds__mblock *many = ds__mkeep(MANY * sizeof *many);
+        if (!many) return NULL;
+        for (int i = 0; i < MANY; i++) { many[i].list_next = a->spare_blocks; a->spare_blocks = &many[i]; }
+        b = a->spare_blocks;
+    }
+    a->spare_blocks = b->list_next;
+    return b;
+}
+static inline void ds__mblock_drop(ds__arena *a, ds__mblock *b) { b->seg = NULL; b->list_next = a->spare_blocks; a->spare_blocks = b; }
+
+/* Cuts a block, which is in no list, behind `size` bytes; the rest, as free as the block was, comes back. The spare description is there. */
+static inline ds__mblock *ds__cut(ds__arena *a, ds__mblock *b, size_t size) {
+    ds__mblock *rest = ds__mblock_new(a);
+    if (DS__UNLIKELY(!rest)) return NULL;
+    rest->bin = 0;
+    rest->ptr = b->ptr + size;
+    rest->size = b->size - size;
+    rest->asked = 0;
+    rest->seg = b->seg;
+    rest->state = b->state;
+    rest->uses = NULL;
+    rest->exported = rest->lent = rest->quiet = 0;
+    rest->prev = b;
+    rest->next = b->next;
+    if (b->next) b->next->prev = rest;
+    b->next = rest;
+    b->size = size;
+    return rest;
+}
+
+static inline int ds__is_split(const ds__mblock *b) { return b->prev || b->next; }
+static inline int ds__grows(const ds__segment *s) { return s->page != 0; }
+
+/* Counts a change of free memory in plain segments that are in use. */
+static void ds__count_split(ds__arena *a, int kind, int64_t count, int64_t bytes) {
+    ds__meters(a, kind, DS__SPLIT, count);
+    ds__meters(a, kind, DS__SPLIT_BYTES, bytes);
+}
+
+static inline ds__mblock **ds__live_at(const ds__segment *s, const char *ptr) { return &s->granule[(size_t)(ptr - s->base) >> s->shift]; }
+static inline void ds__live_in(ds__mblock *b) {
+    ds__mblock **at = ds__live_at(b->seg, b->ptr);
+    b->list_next = *at;
+    *at = b;
+}
+static inline void ds__live_out(ds__mblock *b) {
+    ds__mblock **at = ds__live_at(b->seg, b->ptr);
+    while (*at != b) at = &(*at)->list_next;
+    *at = b->list_next;
+}
+
+/* Makes a block that is in no list free, and one with its free neighbours. */
+static inline ds__mblock *ds__merge_in(ds__arena *a, ds__mblock *b) {
+    ds__mblock *prev = b->prev, *next = b->next;
+    int64_t count = 0, bytes = 0;
+    int plain = !ds__grows(b->seg);
+    if (prev && prev->state == DS_BLOCK_FREE && !prev->quiet) {
+        count--;
+        bytes -= (int64_t)prev->size;
+        ds__bin_out(a, prev);
+        prev->size += b->size;
+        prev->next = next;
+        if (next) next->prev = prev;
+        ds__mblock_drop(a, b);
+        b = prev;
+    }
+    if (next && next->state == DS_BLOCK_FREE && !next->quiet) {
+        count--;
+        bytes -= (int64_t)next->size;
+        ds__bin_out(a, next);
+        b->size += next->size;
+        b->next = next->next;
+        if (b->next) b->next->prev = b;
+        ds__mblock_drop(a, next);
+    }
+    b->state = DS_BLOCK_FREE;
+    if (DS__UNLIKELY(plain)) {
+        if (ds__is_split(b)) { count++; bytes += (int64_t)b->size; }
+        if (count || bytes) ds__count_split(a, b->seg->kind, count, bytes);
+        b->asked = (size_t)a->tick; /* its age, for garbage collection */
+    }
+    ds__bin_in(a, b, a->pool->config.best_fit_by_address);
+    return b;
+}
+
+/* The parked block becomes one with its free neighbours. */
+static void ds__unpark(ds__arena *a, ds__mblock *b) {
+    a->free_bytes -= b->size;
+    b->quiet = 0;
+    ds__live_out(b);
+    (void)ds__merge_in(a, b);
+}
+static void ds__unpark_all(ds__arena *a) {
+    for (int kind = 0; kind < 2; kind++) {
+        ds__mblock *b = a->parked[kind];
+        a->parked[kind] = NULL;
+        if (b) ds__unpark(a, b);
+    }
+}
+
+/* A block is a request's from now on. */
+static inline void ds__made(ds__arena *a, ds__mblock *b, size_t asked) {
+    b->state = DS_BLOCK_LIVE;
+    b->asked = asked;
+    b->label = DS__UNLIKELY(ds__mtls.labels) ? ds__mem_label() : NULL;
+    b->file = ds__tls.site.file;
+    b->line = (uint32_t)ds__tls.site.line;
+    ds__count_alloc(a, b->seg->kind, (int64_t)b->size, (int64_t)asked);
+}
+
+/* Takes a free block that fits for a request and gives the rest back. NULL: nothing fits, or there is no memory for a description. */
+static inline ds__mblock *ds__take(ds__arena *a, int kind, size_t size, size_t asked) {
+    ds__mblock *b = a->parked[kind];
+    if (b) {
+        a->parked[kind] = NULL;
+        if (DS__LIKELY(b->size == size)) { /* where it was, it stays */
+            a->free_bytes -= size;
+            b->quiet = 0;
+            ds__made(a, b, asked);
+            return b;
+        }
+        ds__unpark(a, b);
+    }
+    if (DS__UNLIKELY(!(b = ds__fit(a, kind, size)))) return NULL;
+    const ds__mpool *p = a->pool;
+    size_t above = ds__grows(b->seg) ? DS__UNIT : p->split_above[b->seg->kind];
+    int was_split = ds__is_split(b), split = b->size - size >= above && DS__LIKELY(!p->no_split) && (size < p->config.max_split_size || b->seg->kind == DS__SMALL);
+    if (DS__UNLIKELY(split && !a->spare_blocks)) { /* before anything has changed */
+        ds__mblock *spare = ds__mblock_new(a);
+        if (!spare) return NULL;
+        ds__mblock_drop(a, spare);
+    }
+    size_t whole = b->size;
+    ds__bin_out(a, b);
+    if (split) {
+        ds__mblock *rest = ds__cut(a, b, size);
+        ds__bin_in(a, rest, p->config.best_fit_by_address);
+    }
+    if (DS__UNLIKELY(!ds__grows(b->seg))) {
+        if (split) ds__count_split(a, kind, was_split ? 0 : 1, was_split ? -(int64_t)size : (int64_t)(whole - size));
+        else if (was_split) ds__count_split(a, kind, -1, -(int64_t)whole);
+    }
+    ds__live_in(b);
+    ds__made(a, b, asked);
+    if (DS__UNLIKELY(b->size >= p->config.max_split_size)) {
+        ds__meter_add(&a->dev->stats.oversize_allocations, 1);
+        if (p != &a->dev->main) ds__meter_add(&a->pool->stats.oversize_allocations, 1);
+    }
+    return b;
+}
+
+/* Ends a block whose uses are done: it was counted as freed before. The arena is locked. */
+static void ds__complete(ds__arena *a, ds__mblock *b) {
+    ds__count_done(a, b->seg->kind, (int64_t)b->size, (int64_t)b->asked);
+    ds__note_block(a, DS_ACTION_FREE_COMPLETED, b);
+    (void)ds__merge_in(a, b);
+}
+
+/* The live block that an address is the start of (exact), or lies in. The arena is locked. */
+static inline ds__mblock *ds__find(const ds__segment *s, const char *ptr, int exact) {
+    size_t offset = (size_t)(ptr - s->base);
+    if (ptr < s->base || offset >= s->size) return NULL;
+    for (size_t i = offset >> s->shift; ; i--) {
+        ds__mblock *best = NULL;
+        for (ds__mblock *b = s->granule[i]; b; b = b->list_next) {
+            if (b->ptr == ptr && b->state == DS_BLOCK_LIVE) return b;
+            if (b->ptr < ptr && (!best || b->ptr > best->ptr)) best = b;
+        }
+        if (exact) return NULL;
+        if (best) return ptr < best->ptr + best->size && best->state == DS_BLOCK_LIVE ? best : NULL;
+        if (i == 0) return NULL;
+    }
+}
+
+/* The live block of an address and its arena, locked; NULL: there is none, nothing is locked. */
+__attribute__((always_inline)) static inline ds__mblock *ds__find_live(const void *ptr, int exact, ds__arena **out_arena) {
+    ds__segment *s = ds__segment_of(ptr);
+    ds__arena *a = s ? atomic_load_explicit(&s->arena, memory_order_acquire) : NULL;
+    if (!a) return NULL;
+    ds__arena_lock(a);
+    ds__mblock *b = atomic_load_explicit(&s->arena, memory_order_relaxed) == a ? ds__find(s, ptr, exact) : NULL;
+    if (!b) ds__arena_unlock(a);
+    *out_arena = a;
+    return b;
+}
+
+/* ---- arenas ---- */
+
+/* The arena of a stream in a pool, made or taken over from an ended stream at its first use. NULL and the sentence: no memory. The
+   device is locked. */
+static ds__arena *ds__arena_of(ds__mpool *p, ds__stream *s, ds_stream handle) {
+    const void *identity = s->driver->stream_identity(s->native);
+    for (ds__arena *a = p->arenas; a; a = a->next)
+        if (!a->orphan && (a->stream_id == s->id || a->identity == identity)) return a;
+    ds__arena *a = ds__mkeep(sizeof *a);
+    if (!a) { ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the allocator of a stream"); return NULL; }
+    pthread_mutex_init(&a->grow, NULL);
+    a->pool = p;
+    a->dev = p->dev;
+    a->stream = handle;
+    a->stream_id = s->id;
+    a->identity = identity;
+    ds__arena_apply(a);
+    a->exact = atomic_load(&p->dev->owner) != (void *)(uintptr_t)&ds__nobody;
+    a->next = p->arenas;
+    p->arenas = a;
+    return a;
+}
+
+/* The arena in the device's default pool, which the stream remembers. */
+static ds__arena *ds__arena_main(ds__stream *s, ds_stream handle) {
+    ds__arena *a = atomic_load_explicit(&s->arena, memory_order_acquire);
+    if (a) return a;
+    ds__mdevice *dev = ds__mem_device(s->device);
+    if (!dev) return NULL;
+    pthread_mutex_lock(&dev->lock);
+    a = ds__arena_of(&dev->main, s, handle);
+    pthread_mutex_unlock(&dev->lock);
+    if (a) atomic_store_explicit(&s->arena, a, memory_order_release);
+    return a;
+}
+static ds__arena *ds__arena_in(ds__mpool *p, ds__stream *s, ds_stream handle) {
+    if (p == &p->dev->main) return ds__arena_main(s, handle);
+    pthread_mutex_lock(&p->dev->lock);
+    ds__arena *a = ds__arena_of(p, s, handle);
+    pthread_mutex_unlock(&p->dev->lock);
+    return a;
+}
+
+/* A stream is about to end: its free memory is anyone's once the stream has passed what is on it now. Called by ds_stream_destroy. */
+static void ds__mem_stream_gone(ds__stream *s) {
+    ds__mdevice *dev = ds__mem_device_at(ds__backend_of(s->device), s->device.index);
+    ds_stream handle = { ds__handle(&s->slot) };
+    if (!dev) return;
+    const void *identity = s->driver->stream_identity(s->native);
+    pthread_mutex_lock(&dev->lock);
+    for (ds__mpool *p = &dev->main; p; p = p->next)
+        for (ds__arena *a = p->arenas; a; a = a->next) {
+            if (a->orphan || a->stream_id != s->id || (a->identity != identity && s->borrowed)) continue;
+            ds_event end = { 0 };
+            if (!ds__captures_open() && ds__event_new(0, NULL, &end) == DS_OK && ds__event_record(end, handle, DS__OP_RECORD) < 0) {
+                ds__event_drop(end);
+                end.id = 0;
+            }
+            ds__arena_lock(a);
+            a->orphan = 1;
+            a->end = end;
+            a->identity = NULL;
+            ds__arena_unlock(a);
+        }
+    pthread_mutex_unlock(&dev->lock);
+}
+
+/* ---- uses of other streams ---- */
+
+static void ds__event_drop(ds_event event) {
+    ds__event *e = event.id ? ds__pin(&ds__g.events, event.id) : NULL;
+    if (!e) return;
+    ds__table_kill(&ds__g.events, e);
+    ds__event_unpin(e);
+}
+
+/* A use with an event to record; from the arena's stock. NULL and the sentence: none. The arena is not locked. */
+static ds__muse *ds__muse_new(ds__arena *a) {
+    ds__arena_lock(a);
+    ds__muse *u = a->spare_uses;
+    if (u) a->spare_uses = u->next;
+    ds__arena_unlock(a);
+    if (!u && !(u = ds__mkeep(sizeof *u))) { ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to note a use"); return NULL; }
+    u->next = NULL;
+    u->recorded = 0;
+    if (!u->event.id && ds__event_new(0, NULL, &u->event) < 0) u = NULL; /* the description is lost until shutdown */
+    return u;
+}
+/* The events of uses may be recorded again. The arena is locked. */
+static void ds__muses_drop(ds__arena *a, ds__muse *u) {
+    while (u) {
+        ds__muse *next = u->next;
+        u->next = a->spare_uses;
+        a->spare_uses = u;
+        u = next;
+    }
+}
+
+static ds_result ds__event_ask(ds_event event) {
+    ds__event *e = ds__pin(&ds__g.events, event.id);
+    void *native = e ? atomic_load_explicit(&e->native, memory_order_acquire) : NULL;
+    ds_result r = native ? e->driver->event_query(native) : DS_OK;
+    if (e) ds__event_unpin(e);
+    return r;
+}
+
+/* Whether the uses of a block are done; a use whose stream or device has failed is. No lock is held. */
+static int ds__uses_done(const ds__muse *u) {
+    for (; u; u = u->next)
+        if (ds__event_ask(u->event) == DS_NOT_READY) return 0;
+    return 1;
+}
+
+/* Takes a block out of the pending ones. The arena is locked. */
+static void ds__pending_out(ds__arena *a, ds__mblock *b) {
+    if (b->list_prev) b->list_prev->list_next = b->list_next; else a->pending = b->list_next;
+    if (b->list_next) b->list_next->list_prev = b->list_prev; else a->pending_last = b->list_prev;
+    a->pending_bytes -= b->size;
+}
+static void ds__pending_in(ds__arena *a, ds__mblock *b) {
+    b->state = DS_BLOCK_PENDING;
+    b->list_next = NULL;
+    b->list_prev = a->pending_last;
+    if (a->pending_last) a->pending_last->list_next = b; else a->pending = b;
+    a->pending_last = b;
+    a->pending_bytes += b->size;
+}
+
+#define DS__POLLS 64 /* pending blocks that are asked for in one go */
+
+/* Frees the pending blocks whose uses are done, the oldest first. Returns how many; wait: the host waits for all. The arena is not locked. */
+static size_t ds__poll(ds__arena *a, int wait) {
+    size_t done = 0;
+    ds__mblock *list[DS__POLLS];
+    for (;;) {
+        size_t n = 0, ready = 0;
+        ds__arena_lock(a);
+        for (ds__mblock *b = a->pending; b && n < DS__POLLS; b = b->list_next)
+            if (!b->quiet) { b->quiet = 1; list[n++] = b; }
+        ds__arena_unlock(a);
+        for (size_t i = 0; i < n; i++) {
+            ds__mblock *b = list[i];
+            for (ds__muse *u = b->uses; wait && u; u = u->next) DS_IGNORE(ds__event_sync(u->event, DS__FOREVER));
+            if (wait || ds__uses_done(b->uses)) { list[ready++] = b; continue; }
+            ds__arena_lock(a);
+            b->quiet = 0;
+            ds__arena_unlock(a);
+        }
+        if (ready == 0) return done;
+        ds__arena_lock(a);
+        for (size_t i = 0; i < ready; i++) {
+            ds__mblock *b = list[i];
+            while (!ds__ready(a, b->seg->kind, 0)) { ds__make_ready(a, b->seg->kind, 0); ds__arena_lock(a); }
+            ds__pending_out(a, b);
+            ds__muses_drop(a, b->uses);
+            b->uses = NULL;
+            b->quiet = 0;
+            ds__complete(a, b);
+        }
+        ds__arena_unlock(a);
+        done += ready;
+        if (!wait && ready < DS__POLLS) return done;
+    }
+}
+
+/* Makes the stream wait for the uses of a block that is in no list. The arena is not locked. */
+static ds_result ds__wait_uses(ds__mblock *b, ds_stream stream) {
+    for (ds__muse *u = b->uses; u; u = u->next) {
+        ds_result r = u->stream.id == stream.id ? DS_OK : ds__wait_event(stream, u->event, DS__OP_WAIT);
+        if (r < 0) return r;
+    }
+    return DS_OK;
+}
+
+/* The smallest pending block that fits becomes free, and the stream waits for those who used it. 1: there was one. The arena is not locked. */
+static int ds__take_pending(ds__arena *a, int kind, size_t size, ds_stream stream) {
+    ds__mblock *best = NULL;
+    ds__arena_lock(a);
+    for (ds__mblock *b = a->pending; b; b = b->list_next)
+        if (b->seg->kind == kind && b->size >= size && !b->quiet && !b->exported && (!best || b->size < best->size) &&
+            !(a->pool->oversize && ds__too_large(a->pool, b->size, size))) best = b;
+    if (best) best->quiet = 1;
+    ds__arena_unlock(a);
+    if (!best) return 0;
+    ds_result r = ds__wait_uses(best, stream);
+    ds__arena_lock(a);
+    best->quiet = 0;
+    if (r == DS_OK) {
+        while (!ds__ready(a, kind, 0)) { ds__make_ready(a, kind, 0); ds__arena_lock(a); }
+        ds__pending_out(a, best);
+        ds__muses_drop(a, best->uses);
+        best->uses = NULL;
+        ds__complete(a, best);
+    }
+    ds__arena_unlock(a);
+    return r == DS_OK;
+}
+
+/* ---- segments ---- */
+
+/* Bytes that the allocator may still take from the driver. */
+static ds_result ds__reserve(ds__arena *a, size_t size) {
+    ds__mdevice *dev = a->dev;
+    size_t limit = atomic_load(&dev->limit), now = atomic_fetch_add(&dev->reserved, size) + size;
+    size_t in_pool = (size_t)atomic_load(&a->pool->stats.all[DS__RESERVED].now);
+    if ((limit && now > limit) || (a->pool->limit && in_pool + size > a->pool->limit)) {
+        atomic_fetch_sub(&dev->reserved, size);
+        if (dev->main.config.throw_on_cudamalloc_oom) DS__COUNT_CALL(a, rejections, 1);
+        return DS_ERR_LIMIT_EXCEEDED;
+    }
+    return DS_OK;
+}
+static void ds__unreserve(ds__arena *a, size_t size) { atomic_fetch_sub(&a->dev->reserved, size); }
+
+/* A description of a segment, in no list. */
+static ds__segment *ds__segment_new(ds__arena *a, int kind, int source, char *base, size_t size, size_t page) {
+    pthread_mutex_lock(&ds__m.registry);
+    ds__segment *s = ds__m.free_segments;
+    int room = ds__m.sorted_count < ds__m.sorted_room;
+    if (!room) {
+        size_t more = ds__m.sorted_room ? 2 * ds__m.sorted_room : 64;
+        ds__segment **sorted = ds__alloc(more * sizeof *sorted);
+        if (sorted) {
+            if (ds__m.sorted_count) memcpy(sorted, ds__m.sorted, ds__m.sorted_count * sizeof *sorted);
+            ds__release(ds__m.sorted);
+            ds__m.sorted = sorted;
+            ds__m.sorted_room = more;
+            room = 1;
+        }
+    }
+    if (s) ds__m.free_segments = s->next;
+    else s = ds__mkeep_unlocked(sizeof *s);
+    unsigned shift = kind == DS__SMALL || a->pool->config.single_pool ? 12 : 20;
+    size_t granules = (size + ((size_t)1 << shift) - 1) >> shift;
+    ds__mblock **table = s && room ? ds__alloc(granules * sizeof *table) : NULL;
+    int entered = table && (page || ds__granules(s, base, size, 1));
+    if (!entered) {
+        if (table && !page) ds__granules(s, base, size, 0);
+        ds__release(table);
+        if (s) { s->next = ds__m.free_segments; ds__m.free_segments = s; }
+        pthread_mutex_unlock(&ds__m.registry);
+        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a segment");
+        return NULL;
+    }
+    s->base = base;
+    s->size = size;
+    s->mapped = page ? 0 : size;
+    s->page = page;
+    s->granule = table;
+    s->shift = shift;
+    s->kind = (uint8_t)kind;
+    s->source = (uint8_t)source;
+    s->serial = ++ds__m.serial;
+    s->native = 0;
+    s->first = NULL;
+    size_t i = ds__sorted_after((uintptr_t)base);
+    memmove(&ds__m.sorted[i + 1], &ds__m.sorted[i], (ds__m.sorted_count - i) * sizeof *ds__m.sorted);
+    ds__m.sorted[i] = s;
+    ds__m.sorted_count++;
+    atomic_store_explicit(&s->arena, a, memory_order_release);
+    pthread_mutex_unlock(&ds__m.registry);
+    return s;
+}
+
+/* Nothing leads to the segment any more. It is in no list of its arena. */
+static void ds__segment_drop(ds__segment *s) {
+    pthread_mutex_lock(&ds__m.registry);
+    size_t i = ds__sorted_after((uintptr_t)s->base) - 1;
+    memmove(&ds__m.sorted[i], &ds__m.sorted[i + 1], (ds__m.sorted_count - i - 1) * sizeof *ds__m.sorted);
+    ds__m.sorted_count--;
+    if (!s->page) ds__granules(s, s->base, s->size, 0);
+    atomic_store_explicit(&s->arena, NULL, memory_order_release);
+    ds__release(s->granule);
+    s->granule = NULL;
+    s->next = ds__m.free_segments;
+    ds__m.free_segments = s;
+    pthread_mutex_unlock(&ds__m.registry);
+}
+
+static void ds__segment_in(ds__arena *a, ds__segment *s) { /* locked */
+    s->prev = NULL;
+    s->next = a->segments;
+    if (s->next) s->next->prev = s;
+    a->segments = s;
+}
+static void ds__segment_out(ds__arena *a, ds__segment *s) { /* locked */
+    if (s->prev) s->prev->next = s->next; else a->segments = s->next;
+    if (s->next) s->next->prev = s->prev;
+}
+
+static void ds__count_segment(ds__arena *a, ds__segment *s, int sign) {
+    ds__meters(a, s->kind, DS__SEGMENT, sign);
+    if (s->size < a->pool->config.max_split_size) return;
+    ds__meter_add(&a->dev->stats.oversize_segments, sign);
+    if (a->pool != &a->dev->main) ds__meter_add(&a->pool->stats.oversize_segments, sign);
+}
+
+/* Memory for a plain segment from where the pool takes it. */
+static ds_result ds__source_alloc(ds__arena *a, size_t size, int *out_source, void **out) {
+    ds__mpool *p = a->pool;
+    *out = NULL;
+    if (p->alloc_fn) {
+        *out_source = DS__FROM_UPSTREAM;
+        *out = p->alloc_fn((ptrdiff_t)size, a->dev->device.index, ds__native_of(a));
+        if (!*out) return DS_ERR_OUT_OF_MEMORY;
+        if (ds__range_add(*out, size, DS_MEMORY_DEVICE | DS__HELD_UPSTREAM, ds__backend_of(a->dev->device), a->dev->device.index) == DS_OK) return DS_OK;
+        p->free_fn(*out, (ptrdiff_t)size, a->dev->device.index, ds__native_of(a));
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "the pool's upstream returned memory that is known already, or there is no memory to keep track of it");
+    }
+    *out_source = p->shareable ? DS__FROM_SHARE : DS__FROM_DRIVER;
+    return p->shareable ? ds__share_segment_alloc(a->dev->device, size, out) : ds__segment_alloc(a->dev->device, size, out);
+}
+static ds_result ds__source_free(ds__arena *a, const ds__segment *s) {
+    ds__found f;
+    switch (s->source) {
+    case DS__FROM_UPSTREAM:
+        (void)ds__range_remove(s->base, DS_MEMORY_DEVICE | DS__HELD_UPSTREAM, &f);
+        a->pool->free_fn(s->base, (ptrdiff_t)s->size, a->dev->device.index, ds__native_of(a));
+        return DS_OK;
+    case DS__FROM_SHARE: return ds__share_segment_free(a->dev->device, s->base, s->size);
+    default: return ds__segment_free(a->dev->device, s->base, s->size, 0);
+    }
+}
+
+/* A new plain segment for a request; `grow` of the arena is held, no spinning lock. */
+static ds_result ds__grow_plain(ds__arena *a, int kind, size_t size) {
+    const ds_mem_config *c = &a->pool->config;
+    size_t want = ds__msegment_size(c, kind, size), least = want;
+    if (c->segment_growth && !a->pool->no_split) { /* fewer and larger ones fragment less */
+        size_t more = (size_t)atomic_load(a->pool == &a->dev->main ? &a->dev->stats.all[DS__RESERVED].now : &a->pool->stats.all[DS__RESERVED].now) / c->segment_growth / (2 * DS__MIB) * (2 * DS__MIB);
+        if (kind == DS__SMALL && more > 8 * DS__MIB) more = 8 * DS__MIB;
+        if (more > want) want = more;
+    }
+    for (;;) {
+        void *base = NULL;
+        int source = 0;
+        ds_result r = ds__reserve(a, want);
+        if (r == DS_OK) {
+            DS__COUNT_CALL(a, driver_allocs, 1);
+            r = ds__source_alloc(a, want, &source, &base);
+            if (r < 0) { ds__unreserve(a, want); DS__COUNT_CALL(a, driver_allocs, -1); }
+        }
+        if (r < 0) {
+            if (want == least || !ds__is_shortage(r)) return r;
+            want = want / 2 / (2 * DS__MIB) * (2 * DS__MIB);
+            if (want < least) want = least;
+            continue;
+        }
+        ds__segment *s = ds__segment_new(a, kind, source, base, want, 0);
+        ds__arena_lock(a);
+        ds__mblock *b = s ? ds__mblock_new(a) : NULL;
+        if (!b) {
+            ds__arena_unlock(a);
+            ds__segment whole = { .base = base, .size = want, .source = (uint8_t)source };
+            if (s) ds__segment_drop(s);
+            DS_IGNORE(ds__source_free(a, &whole));
+            ds__unreserve(a, want);
+            return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a segment");
+        }
+        memset(b, 0, sizeof *b);
+        b->ptr = base;
+        b->size = want;
+        b->seg = s;
+        s->first = b;
+        ds__segment_in(a, s);
+        ds__meters(a, kind, DS__RESERVED, (int64_t)want);
+        ds__count_segment(a, s, 1);
+        ds__mem_note(a->dev, DS_ACTION_SEGMENT_ALLOC, (uint64_t)(uintptr_t)base, want, a->stream_id, a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line, NULL);
+        b->state = DS_BLOCK_FREE;
+        ds__bin_in(a, b, c->best_fit_by_address);
+        ds__arena_unlock(a);
+        return DS_OK;
+    }
+}
+
+/* Gives a plain segment back whose only block, free and quiet, is in no list. `grow` is held, no spinning lock. */
+static ds_result ds__segment_return(ds__arena *a, ds__segment *s) {
+    size_t size = s->size;
+    int kind = s->kind;
+    ds__segment copy = *s;
+    ds_result r = ds__source_free(a, &copy);
+    ds__arena_lock(a);
+    if (r < 0) { /* it is still there */
+        s->first->quiet = 0;
+        ds__bin_in(a, s->first, a->pool->config.best_fit_by_address);
+        ds__arena_unlock(a);
+        return r;
+    }
+    ds__segment_out(a, s);
+    ds__mblock_drop(a, s->first);
+    s->first = NULL;
+    ds__meters(a, kind, DS__RESERVED, -(int64_t)size);
+    ds__count_segment(a, s, -1);
+    DS__COUNT_CALL(a, driver_frees, 1);
+    ds__mem_note(a->dev, DS_ACTION_SEGMENT_FREE, (uint64_t)(uintptr_t)copy.base, size, a->stream_id, a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line, NULL);
+    ds__arena_unlock(a);
+    ds__segment_drop(s);
+    ds__unreserve(a, size);
+    return DS_OK;
+}
+
+/* ---- growing segments ---- */
+
+/* A hole goes back into the list, in the order of addresses, with its neighbours that are holes. The arena is locked. */
+static void ds__hole_in(ds__arena *a, ds__mblock *b) {
+    int kind = b->seg->kind;
+    b->state = DS_BLOCK_UNMAPPED;
+    if (b->prev && b->prev->state == DS_BLOCK_UNMAPPED && !b->prev->quiet) {
+        ds__mblock *prev = b->prev;
+        prev->size += b->size;
+        prev->next = b->next;
+        if (b->next) b->next->prev = prev;
+        ds__mblock_drop(a, b);
+        b = prev;
+    } else {
+        ds__mblock *before = NULL, *at = a->holes[kind];
+        while (at && ds__earlier(at, b)) { before = at; at = at->list_next; }
+        b->list_prev = before;
+        b->list_next = at;
+        if (at) at->list_prev = b;
+        if (before) before->list_next = b; else a->holes[kind] = b;
+    }
+    ds__mblock *next = b->next;
+    if (next && next->state == DS_BLOCK_UNMAPPED && !next->quiet) {
+        if (next->list_prev) next->list_prev->list_next = next->list_next; else a->holes[kind] = next->list_next;
+        if (next->list_next) next->list_next->list_prev = next->list_prev;
+        b->size += next->size;
+        b->next = next->next;
+        if (b->next) b->next->prev = b;
+        ds__mblock_drop(a, next);
+    }
+}
+static void ds__hole_out(ds__arena *a, ds__mblock *b) {
+    if (b->list_prev) b->list_prev->list_next = b->list_next; else a->holes[b->seg->kind] = b->list_next;
+    if (b->list_next) b->list_next->list_prev = b->list_prev;
+}
+
+/* Address space for another growing segment. DS_ERR_UNSUPPORTED: this device has none. */
+static ds_result ds__grow_space(ds__arena *a, int kind, size_t size) {
+    const ds_mem_config *c = &a->pool->config;
+    ds__mdevice *dev = a->dev;
+    size_t least = 0, page = kind == DS__SMALL ? c->small_segment_size : c->large_segment_size;
+    size_t reserve = ds__mreserve_size(c, dev->total, page);
+    void *base = NULL;
+    if (kind == DS__SMALL && !c->single_pool) reserve /= 16; /* another one follows when it is full */
+    if (reserve < size) reserve = size;
+    if (reserve < 16 * page) reserve = 16 * page;
+    ds_result r = ds__space_reserve(dev->device, reserve, &least, &base);
+    if (r < 0) return r;
+    page = (page + least - 1) / least * least;
+    reserve = reserve / page * page; /* whole pages; what is behind them stays unused */
+    ds__segment *s = reserve ? ds__segment_new(a, kind, DS__FROM_SPACE, base, reserve, page) : NULL;
+    ds__arena_lock(a);
+    ds__mblock *b = s ? ds__mblock_new(a) : NULL;
+    if (!b) {
+        ds__arena_unlock(a);
+        if (s) ds__segment_drop(s);
+        ds__space_release(dev->device, base, reserve);
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a segment");
+    }
+    memset(b, 0, sizeof *b);
+    b->ptr = base;
+    b->size = reserve;
+    b->seg = s;
+    s->first = b;
+    ds__segment_in(a, s);
+    ds__hole_in(a, b);
+    ds__arena_unlock(a);
+    return DS_OK;
+}
+
+/* Memory behind pages; all or nothing. */
+static ds_result ds__map(ds__arena *a, ds__segment *s, char *at, size_t size) {
+    const ds__driver *driver = ds__driver_of(a->dev->device);
+    int index = a->dev->device.index;
+    ds_result r = ds__reserve(a, size);
+    if (r < 0) return r;
+    size_t done = 0;
+    for (; done < size && r == DS_OK; done += s->page) {
+        r = driver->space_map(index, at + done, s->page);
+        DS__COUNT_CALL(a, driver_allocs, r == DS_OK);
+    }
+    if (r == DS_OK) {
+        pthread_mutex_lock(&ds__m.registry);
+        if (!ds__granules(s, at, size, 1)) r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a segment");
+        pthread_mutex_unlock(&ds__m.registry);
+    } else {
+        done -= s->page;
+    }
+    if (r == DS_OK) return r;
+    for (size_t i = 0; i < done; i += s->page) {
+        DS_IGNORE(driver->space_unmap(index, at + i, s->page));
+        DS__COUNT_CALL(a, driver_frees, 1);
+    }
+    ds__unreserve(a, size);
+    return r;
+}
+
+/* Lets a growing segment grow until it has a free block of `size`. `grow` is held, no spinning lock. */
+static ds_result ds__grow_mapped(ds__arena *a, int kind, size_t size) {
+    for (int again = 0; again < 2; again++) {
+        ds__mblock *h, *prev = NULL;
+        size_t before = 0;
+        ds__arena_lock(a);
+        for (h = a->holes[kind]; h; h = h->list_next) { /* the lowest that will do, with what is free beside it */
+            prev = h->prev && h->prev->state == DS_BLOCK_FREE && !h->prev->quiet ? h->prev : NULL;
+            before = prev ? prev->size : 0;
+            size_t behind = h->next && h->next->state == DS_BLOCK_FREE && !h->next->quiet ? h->next->size : 0;
+            if (before + h->size + behind >= size) break;
+        }
+        if (!h) {
+            ds__arena_unlock(a);
+            ds_result r = again ? DS_ERR_OUT_OF_MEMORY : ds__grow_space(a, kind, size);
+            if (r < 0) return r;
+            continue;
+        }
+        ds__segment *s = h->seg;
+        size_t need = size > before ? size - before : 1;
+        need = (need + s->page - 1) / s->page * s->page;
+        if (need > h->size) need = h->size;
+        ds__mblock *fresh = h;
+        int whole = need == h->size;
+        ds__hole_out(a, h);
+        h->quiet = 1;
+        if (prev) { ds__bin_out(a, prev); prev->quiet = 1; }
+        ds__arena_unlock(a);
+
+        ds_result r = ds__map(a, s, h->ptr, need);
+
+        ds__arena_lock(a);
+        if (prev) { prev->quiet = 0; ds__bin_in(a, prev, a->pool->config.best_fit_by_address); }
+        if (r == DS_OK && !whole) {
+            ds__mblock *rest = ds__cut(a, h, need);
+            if (rest) ds__hole_in(a, rest);
+            else r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a block");
+            if (!rest) {
+                for (size_t i = 0; i < need; i += s->page) DS_IGNORE(ds__driver_of(a->dev->device)->space_unmap(a->dev->device.index, h->ptr + i, s->page));
+                ds__unreserve(a, need);
+            }
+        }
+        h->quiet = 0; /* not before the rest has found its place */
+        if (r < 0) {
+            ds__hole_in(a, h);
+            ds__arena_unlock(a);
+            return r;
+        }
+        s->mapped += need;
+        ds__meters(a, kind, DS__RESERVED, (int64_t)need);
+        ds__mem_note(a->dev, DS_ACTION_SEGMENT_MAP, (uint64_t)(uintptr_t)fresh->ptr, need, a->stream_id, a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line, NULL);
+        (void)ds__merge_in(a, fresh);
+        ds__arena_unlock(a);
+        return DS_OK;
+    }
+    return DS_ERR_OUT_OF_MEMORY;
+}
+
+/* Takes the memory of whole pages in a free block away, which is in no list and quiet; the stream has passed all uses of it. `grow` is held. */
+static size_t ds__unmap_block(ds__arena *a, ds__mblock *b) {
+    ds__segment *s = b->seg;
+    size_t from = ((size_t)(b->ptr - s->base) + s->page - 1) / s->page * s->page, to = (size_t)(b->ptr + b->size - s->base) / s->page * s->page, done = 0;
+    int by_address = a->pool->config.best_fit_by_address;
+    if (to > from) {
+        const ds__driver *driver = ds__driver_of(a->dev->device);
+        ds_result r = DS_OK;
+        for (; from + done < to && r == DS_OK; done += s->page) r = driver->space_unmap(a->dev->device.index, s->base + from + done, s->page);
+        if (r < 0) done -= s->page;
+        DS__COUNT_CALL(a, driver_frees, (int64_t)(done / s->page));
+    }
+    ds__arena_lock(a);
+    ds__mblock *middle = b, *rest = NULL;
+    size_t front = (size_t)(s->base + from - b->ptr);
+    if (done && front) middle = ds__cut(a, b, front);
+    if (done && middle && middle->size > done) rest = ds__cut(a, middle, done);
+    if (done && (!middle || (!rest && middle->size > done))) { /* no memory to describe that: what is unmapped is lost with its addresses */
+        b->quiet = 1;
+        b->state = DS_BLOCK_UNMAPPED;
+        if (middle) { middle->state = DS_BLOCK_UNMAPPED; middle->quiet = 1; }
+    } else if (done) {
+        middle->quiet = 0;
+        ds__hole_in(a, middle);
+        if (rest) { rest->quiet = 0; rest->state = DS_BLOCK_FREE; ds__bin_in(a, rest, by_address); }
+    }
+    if (!done || (middle && middle != b)) { b->quiet = 0; b->state = DS_BLOCK_FREE; ds__bin_in(a, b, by_address); }
+    if (done) {
+        s->mapped -= done;
+        ds__meters(a, s->kind, DS__RESERVED, -(int64_t)done);
+        ds__mem_note(a->dev, DS_ACTION_SEGMENT_UNMAP, (uint64_t)(uintptr_t)(s->base + from), done, a->stream_id, a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line, NULL);
+    }
+    ds__arena_unlock(a);
+    if (done) {
+        pthread_mutex_lock(&ds__m.registry);
+        ds__granules(s, s->base + from, done, 0);
+        pthread_mutex_unlock(&ds__m.registry);
+        ds__unreserve(a, done);
+    }
+    return done;
+}
+
+/* ---- giving back ---- */
+
+/* Waits until the work is done that may use the arena's free memory. The host blocks. */
+static void ds__arena_drain(ds__arena *a) {
+    if (a->orphan) { if (a->end.id) DS_IGNORE(ds__event_sync(a->end, DS__FOREVER)); }
+    else DS_IGNORE(ds__stream_sync(a->stream, DS__FOREVER));
+}
+
+/* Gives back an arena's free memory that no block stands in the way of, at most `most` bytes and a little more; only blocks of `least` bytes or more. Returns the bytes. Nothing
+   is locked. */
+static size_t ds__arena_trim(ds__arena *a, size_t most, size_t least) {
+    size_t done = 0;
+    int drained = 0;
+    pthread_mutex_lock(&a->grow);
+    for (int kind = DS__LARGE; kind >= DS__SMALL; kind--)
+        for (unsigned i = DS__BINS; i-- > 0 && done < most; ) {
+            ds__mblock *found;
+            ds__arena_lock(a);
+            ds__unpark_all(a);
+            ds__mblock *skip = NULL; /* blocks of this bin that were looked at stand before it */
+            do {
+                found = NULL;
+                for (ds__mblock *b = skip ? skip->list_next : a->bins[kind].head[i]; b && !found; b = b->list_next) {
+                    ds__segment *s = b->seg;
+                    size_t from = s->page ? ((size_t)(b->ptr - s->base) + s->page - 1) / s->page * s->page : 0;
+                    int can = s->page ? from + s->page <= (size_t)(b->ptr + b->size - s->base) : !ds__is_split(b);
+                    if (can && b->size >= least) found = b; else skip = b;
+                }
+                if (!found) break;
+                ds__bin_out(a, found);
+                found->quiet = 1;
+                ds__segment *s = found->seg;
+                ds__arena_unlock(a);
+                if (s->page) {
+                    if (!drained) { ds__arena_drain(a); drained = 1; }
+                    done += ds__unmap_block(a, found);
+                } else {
+                    size_t size = s->size;
+                    if (ds__segment_return(a, s) == DS_OK) done += size;
+                    else { ds__arena_lock(a); break; } /* the device has failed: it stays */
+                }
+                ds__arena_lock(a);
+                skip = NULL;
+            } while (done < most);
+            ds__arena_unlock(a);
+        }
+    pthread_mutex_unlock(&a->grow);
+    return done;
+}
+
+/* Calls fn with each arena of a device, or of one pool, while nothing is locked: arenas are only ever added, in front. */
+static ds__arena *ds__first_arena(ds__mdevice *dev, ds__mpool *p) {
+    pthread_mutex_lock(&dev->lock);
+    ds__arena *a = p->arenas;
+    pthread_mutex_unlock(&dev->lock);
+    return a;
+}
+static ds__mpool *ds__next_pool(ds__mdevice *dev, ds__mpool *p) {
+    pthread_mutex_lock(&dev->lock);
+    p = p ? p->next : &dev->main;
+    pthread_mutex_unlock(&dev->lock);
+    return p;
+}
+
+/* torch's release_cached_blocks: waits for all pending blocks, then gives back what can be. Of the pools: the default one, and those that nobody has any more;
+   or `only`. Not while a capture is open: it could forbid what this does. */
+static size_t ds__mem_flush(ds__mdevice *dev, ds__mpool *only, size_t keep) {
+    size_t done = 0;
+    if (ds__captures_open()) return 0;
+    (void)ds__share_collect();
+    for (ds__mpool *p = ds__next_pool(dev, NULL); p; p = ds__next_pool(dev, p)) {
+        if (only ? p != only : p != &dev->main && p->owners > 0) continue;
+        for (ds__arena *a = ds__first_arena(dev, p); a; a = a->next) (void)ds__poll(a, 1);
+    }
+    atomic_fetch_add(&dev->stats.syncs, 1);
+    for (ds__mpool *p = ds__next_pool(dev, NULL); p; p = ds__next_pool(dev, p)) {
+        if (only ? p != only : p != &dev->main && p->owners > 0) continue;
+        for (ds__arena *a = ds__first_arena(dev, p); a; a = a->next) {
+            size_t now = atomic_load(&dev->reserved);
+            if (now <= keep) return done;
+            done += ds__arena_trim(a, now - keep, 0);
+        }
+    }
+    return done;
+}
+
+/* torch's release_available_cached_blocks: when blocks of max_split_size or more are kept whole, enough of them for the request. */
+static size_t ds__release_oversize(ds__arena *a, size_t size) {
+    size_t split = a->pool->config.max_split_size;
+    if (split == SIZE_MAX || ds__captures_open()) return 0;
+    return ds__arena_trim(a, size > split ? size : split, split);
+}
+
+/* torch's garbage collection: unsplit large segments that were not used for longer than the average are given back until what is reserved is
+   below the threshold. A block's age is the number of requests that came to its arena since it was freed. */
+static void ds__collect_garbage(ds__arena *a) {
+    ds__mdevice *dev = a->dev;
+    size_t limit = atomic_load(&dev->limit);
+    double threshold = a->pool->config.garbage_collection_threshold;
+    if (threshold <= 0 || !limit || ds__captures_open()) return;
+    size_t bytes = (size_t)(threshold * (double)limit), reserved = atomic_load(&dev->reserved);
+    if (reserved <= bytes) return;
+    size_t target = reserved - bytes, done = 0;
+    pthread_mutex_lock(&a->grow);
+    for (int more = 1; more && done < target; ) {
+        uint64_t ages = 0, count = 0;
+        more = 0;
+        ds__arena_lock(a);
+        for (ds__segment *s = a->segments; s; s = s->next)
+            if (!s->page && s->kind == DS__LARGE && s->first && s->first->state == DS_BLOCK_FREE && !s->first->next && !s->first->quiet) { ages += a->tick - s->first->asked; count++; }
+        for (ds__segment *s = a->segments, *next; s && count && done < target; s = next) {
+            next = s->next;
+            if (s->page || s->kind != DS__LARGE || !s->first || s->first->state != DS_BLOCK_FREE || s->first->next || s->first->quiet) continue;
+            if (a->tick - s->first->asked < ages / count) continue;
+            size_t size = s->size;
+            ds__bin_out(a, s->first);
+            s->first->quiet = 1;
+            ds__arena_unlock(a);
+            if (ds__segment_return(a, s) == DS_OK) { done += size; more = 1; }
+            ds__arena_lock(a);
+            break; /* the list may have changed */
+        }
+        ds__arena_unlock(a);
+    }
+    pthread_mutex_unlock(&a->grow);
+}
+
+/* ---- when nothing fits ---- */
+
+/* One request on its way. */
+struct ds__wanted {
+    ds__arena *a;
+    ds_stream stream;
+    ds__stream *s;
+    int kind;
+    size_t size, asked;
+    ds__mblock *block; /* found */
+};
+
+/* Looks in the request's own arena. */
+static int ds__try(ds__wanted *q) {
+    ds__arena *a = q->a;
+    ds__arena_lock(a);
+    while (!ds__ready(a, q->kind, (int64_t)q->size)) { ds__make_ready(a, q->kind, (int64_t)q->size); ds__arena_lock(a); }
+    q->block = ds__take(a, q->kind, q->size, q->asked);
+    ds__arena_unlock(a);
+    return q->block != NULL;
+}
+
+/* Looks in another stream's arena of the pool: the request's stream waits for what is on that one. */
+static int ds__borrow(ds__wanted *q, ds__arena *from) {
+    if (from == q->a) return 0;
+    ds__wanted other = *q;
+    other.a = from;
+    ds__arena_lock(from);
+    int worth = from->free_bytes >= q->size || from->pending_bytes >= q->size;
+    ds__arena_unlock(from);
+    if (!worth || !(ds__try(&other) || (ds__take_pending(from, q->kind, q->size, q->stream) && ds__try(&other)))) return 0;
+    ds__muse *u = ds__muse_new(from);
+    ds_result r = u ? DS_OK : DS_ERR_OUT_OF_MEMORY;
+    if (r == DS_OK && from->orphan) r = from->end.id ? ds__wait_event(q->stream, from->end, DS__OP_WAIT) : DS_OK;
+    else if (r == DS_OK) {
+        r = ds__event_record(u->event, from->stream, DS__OP_RECORD);
+        if (r == DS_OK) r = ds__wait_event(q->stream, u->event, DS__OP_WAIT);
+    }
+    if (r < 0) {
+        ds__arena_lock(from);
+        if (u) ds__muses_drop(from, u);
+        ds__arena_unlock(from);
+        ds__block_end(from, other.block);
+        return 0;
+    }
+    u->stream = q->stream;
+    ds__arena_lock(from);
+    other.block->lent = 1;
+    u->next = other.block->uses;
+    other.block->uses = u;
+    ds__arena_unlock(from);
+    q->block = other.block;
+    return 1;
+}
+
+/* Looks in all arenas of a pool, or only in those of ended streams. */
+static int ds__borrow_any(ds__wanted *q, ds__mpool *p, int orphans) {
+    for (ds__arena *a = ds__first_arena(q->a->dev, p); a; a = a->next)
+        if ((!orphans || a->orphan) && ds__borrow(q, a)) return 1;
+    return 0;
+}
+
+static ds_result ds__grow(ds__wanted *q) {
+    ds__arena *a = q->a;
+    ds__mdevice *dev = a->dev;
+    ds_result r = DS_ERR_UNSUPPORTED;
+    pthread_mutex_lock(&a->grow);
+    if (ds__try(q)) { /* another thread was faster */
+        pthread_mutex_unlock(&a->grow);
+        return DS_OK;
+    }
+    if (a->pool->config.expandable_segments && dev->has_space && !a->pool->alloc_fn && !a->pool->shareable) {
+        r = ds__grow_mapped(a, q->kind, q->size);
+        if (r == DS_ERR_UNSUPPORTED) dev->has_space = 0;
+        else if (dev->has_space < 0) dev->has_space = 1;
+    }
+    if (r == DS_ERR_UNSUPPORTED) r = ds__grow_plain(a, q->kind, q->size);
+    pthread_mutex_unlock(&a->grow);
+    return r;
+}
+
+static int ds__is_shortage(ds_result r) { return r == DS_ERR_OUT_OF_MEMORY || r == DS_ERR_LIMIT_EXCEEDED; }
+
+static int ds__call_shortage(ds__mdevice *dev, size_t size) {
+    int freed = 0;
+    if (ds__mtls.in_shortage) return 0;
+    for (size_t i = 0; ; i++) {
+        pthread_mutex_lock(&ds__m.lock);
+        ds_mem_shortage_fn fn = i < ds__m.shortage_count ? ds__m.shortage[i].fn : NULL;
+        void *user = fn ? ds__m.shortage[i].user : NULL;
+        pthread_mutex_unlock(&ds__m.lock);
+        if (!fn) return freed;
+        const char *name = ds__tls.fn;
+        ds_site site = ds__tls.site;
+        ds__mtls.in_shortage = 1;
+        freed |= fn(dev->device, size, user) != 0;
+        ds__mtls.in_shortage = 0;
+        ds__tls.fn = name;
+        ds__tls.site = site;
+    }
+}
+
+/* Everything that may find memory, in order; the arena is searched again after every step. */
+static ds_result ds__ladder(ds__wanted *q) {
+    ds__arena *a = q->a;
+    ds__mpool *p = a->pool;
+    ds__mdevice *dev = a->dev;
+    int quiet = ds__captures_open() != 0; /* then no event is asked for */
+    ds_result r = DS_ERR_OUT_OF_MEMORY;
+    if (!quiet && ds__poll(a, 0) && ds__try(q)) return DS_OK;
+    if (p->config.reuse != DS_REUSE_NEVER) {
+        if (ds__take_pending(a, q->kind, q->size, q->stream) && ds__try(q)) return DS_OK;
+        if (ds__borrow_any(q, p, p->config.reuse != DS_REUSE_ALWAYS)) return DS_OK;
+    }
+    if (ds__share_collect() && ds__try(q)) return DS_OK;
+    ds__collect_garbage(a);
+    for (int round = 0; round < 2; round++) {
+        r = ds__grow(q);
+        if (q->block) return DS_OK;
+        if (r == DS_OK && ds__try(q)) return DS_OK;
+        if (r < 0 && !ds__is_shortage(r)) return r;
+        if (p == &dev->main)
+            for (ds__mpool *o = ds__next_pool(dev, NULL); o; o = ds__next_pool(dev, o))
+                if (o->use_on_oom && !o->dead && ds__borrow_any(q, o, 0)) return DS_OK;
+        if (ds__release_oversize(a, q->size)) {
+            r = ds__grow(q);
+            if (q->block || (r == DS_OK && ds__try(q))) return DS_OK;
+        }
+        if (p->config.reuse != DS_REUSE_NEVER && ds__borrow_any(q, p, 0)) return DS_OK;
+        if (!quiet) {
+            (void)ds__mem_flush(dev, NULL, 0);
+            if (p != &dev->main) (void)ds__mem_flush(dev, p, 0);
+            if (ds__try(q)) return DS_OK;
+            DS__COUNT_CALL(a, retries, 1);
+            r = ds__grow(q);
+            if (q->block || (r == DS_OK && ds__try(q))) return DS_OK;
+            if (p->config.reuse != DS_REUSE_NEVER && ds__borrow_any(q, p, 0)) return DS_OK;
+        }
+        if (round > 0 || !ds__call_shortage(dev, q->asked)) break;
+        if (!quiet && p->config.poll_on_alloc) (void)ds__poll(a, 0);
+        if (ds__try(q)) return DS_OK;
+    }
+    return r == DS_OK ? DS_ERR_OUT_OF_MEMORY : r;
+}
+
+static void ds__tell_oom(ds__arena *a, size_t needed) {
+    ds__mdevice *dev = a->dev;
+    size_t avail = 0, total = 0, limit = atomic_load(&dev->limit);
+    DS_IGNORE(ds__driver_of(dev->device)->device_memory(dev->device.index, &avail, &total));
+    ds__mem_note(dev, DS_ACTION_OOM, avail, needed, a->stream_id, a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line, ds__mem_label());
+    for (size_t i = 0; ; i++) {
+        pthread_mutex_lock(&ds__m.lock);
+        ds_mem_oom_fn fn = i < ds__m.oom_count ? ds__m.oom[i].fn : NULL;
+        void *user = fn ? ds__m.oom[i].user : NULL;
+        pthread_mutex_unlock(&ds__m.lock);
+        if (!fn) return;
+        int outer = ds__tls.in_callback;
+        ds__tls.in_callback = 1;
+        fn(dev->device, needed, limit ? limit : total, avail, user);
+        ds__tls.in_callback = outer;
+    }
+}
+
+/* The long way of a request. */
+static ds_result ds__ask_slow(ds__wanted *q) {
+    ds__arena *a = q->a;
+    ds_result r;
+    if (q->size >= (size_t)1 << 60) {
+        r = DS_ERR_OUT_OF_MEMORY;
+    } else {
+        char kept[sizeof ds__tls.error]; /* what the steps say is not the user's, unless it is the last word */
+        memcpy(kept, ds__tls.error, sizeof kept);
+        ds__tls.mute++;
+        r = ds__ladder(q);
+        ds__tls.mute--;
+        if (r == DS_OK || ds__is_shortage(r)) memcpy(ds__tls.error, kept, sizeof kept);
+        if (r == DS_OK) return r;
+    }
+    if (!ds__is_shortage(r)) return r;
+    DS__COUNT_CALL(a, ooms, 1);
+    ds__tell_oom(a, ds__msegment_size(&a->pool->config, q->kind, q->size >= (size_t)1 << 60 ? q->asked : q->size));
+    ds__oom_report(a->dev, a->pool, q->asked, q->size >= (size_t)1 << 60 ? q->size : ds__msegment_size(&a->pool->config, q->kind, q->size), r);
+    return r;
+}
+
+/* ---- requests ---- */
+
+/* Which arena a request goes to, when it is not simply the stream's: a pool named, pushed, or a capture's. */
+static ds__arena *ds__route(ds__stream *s, ds_stream handle, ds_pool pool) {
+    ds__mpool *p = NULL;
+    if (!pool.id && ds__captures_open()) {
+        if (ds__capture_pool_of(s, &p) < 0) return NULL;
+    }
+    for (unsigned i = ds__mtls.pools; !p && !pool.id && i-- > 0; ) {
+        ds__mpool *pushed = ds__mpool_of(ds__mtls.pool[i]);
+        if (!pushed) return NULL;
+        if (pushed->dev->device.type == s->device.type && pushed->dev->device.index == s->device.index) p = pushed;
+    }
+    if (pool.id) {
+        p = ds__mpool_of(pool);
+        if (p && (p->dev->device.type != s->device.type || p->dev->device.index != s->device.index)) {
+            ds__fail(DS_ERR_DEVICE_MISMATCH, "the pool belongs to %s:%d, the stream to %s:%d", ds__type_name(p->dev->device.type), p->dev->device.index,
+                     ds__type_name(s->device.type), s->device.index);
+            return NULL;
+        }
+        if (!p) return NULL;
+    }
+    return p ? ds__arena_in(p, s, handle) : ds__arena_main(s, handle);
+}
+
+static inline size_t ds__rounded(const ds__mpool *p, size_t size) {
+    if (DS__UNLIKELY(p->rounds || size > SIZE_MAX / 2)) return ds__mround(&p->config, size);
+    return (size + DS__UNIT - 1) & ~(DS__UNIT - 1);
+}
+static inline int ds__kind_of(const ds__mpool *p, size_t rounded) { return rounded > DS__SMALL_LIMIT || p->config.single_pool ? DS__LARGE : DS__SMALL; }
+
+static ds_result ds__watched_alloc(ds__wanted *q, size_t guard);
+static void ds__watched_free(ds__arena *a, ds__mblock *b);
+
+/* A request with everything that can be said. */
+__attribute__((noinline)) static ds_result ds__request(ds__stream *s, const ds_mem_request *request, void **out) {
+    ds__arena *a = ds__route(s, request->stream, request->pool);
+    ds_result r = DS_OK;
+    if (!a) return ds__mem_error();
+    ds__mpool *p = a->pool;
+    size_t guard = p->config.guard_bytes, align = request->alignment > DS__UNIT ? request->alignment : 0;
+    ds__wanted q = { a, request->stream, s, 0, 0, request->size, NULL };
+    if (p->config.backend != DS_MEM_NATIVE && !p->id) return ds__direct_alloc(&q, request, out);
+    q.size = request->size <= SIZE_MAX / 4 ? ds__rounded(p, request->size + guard) + align : SIZE_MAX / 2;
+    q.kind = ds__kind_of(p, q.size);
+    if (request->label) ds_mem_label_push(request->label);
+    a->tick++;
+    if (p->config.poll_on_alloc && a->pending && !ds__captures_open()) (void)ds__poll(a, 0);
+    if (!ds__try(&q)) r = ds__ask_slow(&q);
+    if (request->label) ds_mem_label_pop();
+    if (r < 0) return r;
+    if (align) ds__align(&q, align);
+    if (DS__UNLIKELY(a->watched)) r = ds__watched_alloc(&q, guard);
+    if (r < 0) { ds__block_end(atomic_load(&q.block->seg->arena), q.block); return r; }
+    ds__note_block(a, DS_ACTION_ALLOC, q.block);
+    *out = q.block->ptr;
+    return DS_OK;
+}
+
+DSDEF ds_result (ds_mem_alloc)(size_t size, ds_stream stream, void **out) {
+    ds_result r = ds__enter_inline("ds_mem_alloc");
+    if (DS__LIKELY(out != NULL)) *out = NULL;
+    if (DS__UNLIKELY(r < 0)) return r;
+    DS__REQUIRE(out, "out is NULL");
+    ds__stream *s = ds__pin_inline(&ds__g.streams, stream.id);
+    if (DS__UNLIKELY(!s)) { ds__stream_pin(stream); return DS_ERR_INVALID_HANDLE; } /* again, for the sentence */
+    ds__arena *a = atomic_load_explicit(&s->arena, memory_order_acquire);
+    if (DS__LIKELY(a && size && size < SIZE_MAX / 4 && !a->slow && !ds__mtls.pools && !ds__captures_open() &&
+                   !atomic_load_explicit(&a->dev->watch, memory_order_relaxed))) {
+        size_t rounded = ds__rounded(a->pool, size);
+        int kind = ds__kind_of(a->pool, rounded);
+        ds__mblock *b = NULL;
+        ds__lock_take(&a->lock);
+        a->tick++;
+        if (DS__LIKELY(ds__ready(a, kind, (int64_t)rounded) && (b = ds__take(a, kind, rounded, size)) != NULL)) *out = b->ptr;
+        ds__lock_give(&a->lock);
+        ds__unpin_inline(&ds__g.streams, s);
+        if (DS__LIKELY(b != NULL)) return DS_OK;
+        s = ds__stream_pin(stream);
+        if (!s) return DS_ERR_INVALID_HANDLE;
+    }
+    if (size) {
+        ds_mem_request request = { size, stream, { 0 }, 0, NULL };
+        r = ds__request(s, &request, out);
+    }
+    ds__unpin_inline(&ds__g.streams, s);
+    return r;
+}
+
+DSDEF ds_result (ds_mem_alloc_with)(const ds_mem_request *request, void **out) {
+    if (out) *out = NULL;
+    DS__ENTER("ds_mem_alloc_with");
+    DS__REQUIRE(request && out, "%s is NULL", request ? "out" : "request");
+    DS__REQUIRE((request->alignment & (request->alignment - 1)) == 0 && request->alignment <= 2 * DS__MIB,
+                "an alignment of %zu is not a power of two up to 2 MiB", request->alignment);
+    ds__stream *s = ds__stream_pin(request->stream);
+    if (!s) return DS_ERR_INVALID_HANDLE;
+    ds_result r = request->size ? ds__request(s, request, out) : DS_OK;
+    ds__stream_unpin(s);
+    return r;
+}
+
+/* ---- frees ---- */
+
+/* A live block is freed for good: counted, and one with its free neighbours. Locks the arena. */
+static void ds__block_end(ds__arena *a, ds__mblock *b) {
+    int kind = b->seg->kind;
+    ds__arena_lock(a);
+    while (!ds__ready(a, kind, 0)) { ds__make_ready(a, kind, 0); ds__arena_lock(a); }
+    ds__live_out(b);
+    ds__muses_drop(a, b->uses);
+    b->uses = NULL;
+    b->lent = 0;
+    ds__count_free(a, kind, (int64_t)b->size, (int64_t)b->asked);
+    (void)ds__merge_in(a, b);
+    ds__arena_unlock(a);
+}
+
+/* A block that other processes had comes back: called without locks. */
+__attribute__((unused)) static void ds__mem_return(ds__mblock *b) {
+    ds__arena *a = atomic_load(&b->seg->arena);
+    ds__arena_lock(a);
+    while (!ds__ready(a, b->seg->kind, 0)) { ds__make_ready(a, b->seg->kind, 0); ds__arena_lock(a); }
+    b->exported = 0;
+    if (!b->uses) ds__complete(a, b);
+    else ds__pending_in(a, b);
+    ds__arena_unlock(a);
+}
+
+/* Gives every use without an event one, at the end of its stream; a stream that has ended needs none. Uses of streams that capture what the block
+   belongs to are ordered by the graph. Nothing is locked; the block is in no list. */
+static ds_result ds__record_uses(ds__mblock *b) {
+    for (ds__muse *u = b->uses; u; u = u->next) {
+        if (u->recorded) continue;
+        ds_result r = ds__event_record(u->event, u->stream, DS__OP_RECORD);
+        if (r == DS_ERR_INVALID_HANDLE) r = DS_OK; /* the stream has ended: the event is one of before, or none, and done */
+        if (r < 0) return r;
+        u->recorded = 1;
+    }
+    return DS_OK;
+}
+
+/* The long way of a free. The arena is locked and the block is live; unlocks. */
+__attribute__((noinline)) static ds_result ds__free_slow(ds__arena *a, ds__mblock *b) {
+    int kind = b->seg->kind;
+    while (!ds__ready(a, kind, 0)) {
+        char *ptr = b->ptr;
+        ds__make_ready(a, kind, 0);
+        ds__arena *again = NULL;
+        b = ds__find_live(ptr, 1, &again); /* it may have been freed meanwhile */
+        if (!b) return ds__fail(DS_ERR_INVALID_VALUE, "%p was freed by another thread at the same time", (void *)ptr);
+        a = again;
+    }
+    ds__live_out(b);
+    b->quiet = 1;
+    b->state = DS_BLOCK_PENDING;
+    ds__count_pending(a, kind, (int64_t)b->size);
+    if (b->size >= a->pool->config.max_split_size) {
+        ds__meter_add(&a->dev->stats.oversize_allocations, -1);
+        if (a->pool != &a->dev->main) ds__meter_add(&a->pool->stats.oversize_allocations, -1);
+    }
+    ds__note_block(a, DS_ACTION_FREE_REQUESTED, b);
+    ds__arena_unlock(a);
+    if (a->watched) ds__watched_free(a, b);
+    if (b->seg->source == DS__FROM_ASYNC || a->pool->direct) return ds__direct_free(a, b);
+    char kept[sizeof ds__tls.error];
+    memcpy(kept, ds__tls.error, sizeof kept);
+    ds__tls.mute++;
+    ds_result r = ds__record_uses(b);
+    if (r < 0 && b->uses) { /* the device has failed, or a capture is in the way: its streams are waited for when memory is short */
+        for (ds__muse *u = b->uses; u; u = u->next) u->recorded = 1;
+    }
+    ds__tls.mute--;
+    memcpy(ds__tls.error, kept, sizeof kept);
+    ds__arena_lock(a);
+    while (!ds__ready(a, kind, 0)) { ds__make_ready(a, kind, 0); ds__arena_lock(a); }
+    b->quiet = 0;
+    b->lent = 0;
+    if (b->exported && ds__share_hold(b)) ; /* it comes back by ds__mem_return */
+    else if (b->uses) ds__pending_in(a, b);
+    else ds__complete(a, b);
+    ds__arena_unlock(a);
+    return DS_OK;
+}
+
+DSDEF ds_result (ds_mem_free)(void *ptr) {
+    ds_result r = ds__enter_inline("ds_mem_free");
+    if (DS__UNLIKELY(r < 0)) return r;
+    if (DS__UNLIKELY(!ptr)) return DS_OK;
+    ds__arena *a = NULL;
+    ds__mblock *b = ds__find_live(ptr, 1, &a);
+    DS__REQUIRE(b, "%p is not the start of a block that is allocated", ptr);
+    int kind = b->seg->kind;
+    if (DS__UNLIKELY(b->uses || b->exported || a->slow || a->pool->oversize || !ds__ready(a, kind, 0) ||
+                     atomic_load_explicit(&a->dev->watch, memory_order_relaxed))) return ds__free_slow(a, b);
+    ds__count_free(a, kind, (int64_t)b->size, (int64_t)b->asked);
+    if (DS__LIKELY(ds__grows(b->seg))) {
+        ds__mblock *before = a->parked[kind];
+        a->parked[kind] = b;
+        a->free_bytes += b->size;
+        b->state = DS_BLOCK_FREE;
+        b->quiet = 1;
+        if (before) ds__unpark(a, before);
+    } else {
+        ds__live_out(b);
+        (void)ds__merge_in(a, b);
+    }
+    ds__lock_give(&a->lock);
+    return DS_OK;
+}
+
+/* Notes a use of the block; `now`: with an event at once. */
+static ds_result ds__note_use(void *ptr, ds_stream stream, int now, int strict) {
+    ds__arena *a = NULL;
+    ds__stream *s = ds__stream_pin(stream);
+    if (!s) return DS_ERR_INVALID_HANDLE;
+    ds__mblock *b = ds__find_live(ptr, 0, &a);
+    ds_result r = DS_OK;
+    if (!b) {
+        ds__stream_unpin(s);
+        return strict ? ds__fail(DS_ERR_INVALID_VALUE, "%p is in no block that is allocated", ptr) : DS_OK;
+    }
+    int own = b->lent ? b->uses->stream.id == stream.id : a->stream_id == s->id || (a->identity && a->identity == s->driver->stream_identity(s->native) && a->dev->device.index == s->device.index);
+    ds__muse *u = b->uses;
+    if (b->lent && u) u = u->next; /* the first is the borrower's own */
+    while (u && u->stream.id != stream.id) u = u->next;
+    char *start = b->ptr;
+    ds__arena_unlock(a);
+    if (!own && s->driver != ds__driver_of(a->dev->device)) r = ds__fail(DS_ERR_CROSS_DRIVER, "the memory and the stream belong to different drivers");
+    if (own || r < 0 || (u && !now)) { ds__stream_unpin(s); return r; }
+    /* An event for the new use; that of an earlier one of the same stream may be recorded again: the later point is behind it. */
+    ds__muse *fresh = u ? u : ds__muse_new(a);
+    if (!fresh) r = DS_ERR_OUT_OF_MEMORY;
+    if (r == DS_OK && now) r = ds__event_record(fresh->event, stream, DS__OP_RECORD);
+    if (r == DS_OK && u) u->recorded = 1;
+    if (fresh && !u) {
+        ds__arena *again = NULL;
+        fresh->stream = stream;
+        fresh->recorded = (uint8_t)now;
+        ds__mblock *same = r == DS_OK ? ds__find_live(start, 1, &again) : NULL;
+        if (same && again == a) {
+            ds__muse **at = same->lent && same->uses ? &same->uses->next : &same->uses;
+            fresh->next = *at;
+            *at = fresh;
+        } else {
+            if (same) ds__arena_unlock(again);
+            ds__arena_lock(a);
+            ds__muses_drop(a, fresh);
+            if (r == DS_OK) r = ds__fail(DS_ERR_INVALID_VALUE, "%p was freed by another thread at the same time", ptr);
+        }
+        ds__arena_unlock(a);
+    }
+    ds__stream_unpin(s);
+    return r;
+}
+DSDEF ds_result (ds_mem_record_use)(void *ptr, ds_stream stream) {
+    DS__ENTER("ds_mem_record_use");
+    return ptr ? ds__note_use(ptr, stream, 1, 1) : DS_OK;
+}
+DSDEF ds_result (ds_mem_record_stream)(void *ptr, ds_stream stream) {
+    DS__ENTER("ds_mem_record_stream");
+    return ptr ? ds__note_use(ptr, stream, 0, 0) : DS_OK;
+}
+
+/* ---- special requests ---- */
+
+/* Cuts the front of a block off so that it starts aligned; the request was larger by the alignment. */
+static void ds__align(ds__wanted *q, size_t align) {
+    ds__mblock *b = q->block;
+    ds__arena *a = atomic_load(&b->seg->arena);
+    size_t front = (align - (size_t)((uintptr_t)b->ptr & (align - 1))) & (align - 1);
+    ds__arena_lock(a);
+    while (!ds__ready(a, q->kind, 0)) { ds__make_ready(a, q->kind, 0); ds__arena_lock(a); }
+    ds__mblock *rest = front ? ds__cut(a, b, front) : NULL;
+    if (rest) { /* the front is freed, the rest is the block */
+        ds__live_out(b);
+        rest->asked = b->asked;
+        rest->label = b->label;
+        rest->file = b->file;
+        rest->line = b->line;
+        rest->uses = b->uses;
+        rest->lent = b->lent;
+        rest->state = DS_BLOCK_LIVE;
+        b->uses = NULL;
+        b->lent = 0;
+        ds__live_in(rest);
+        ds__count_move(a, q->kind, 0, -(int64_t)front, 0, 0, 0);
+        b->asked = 0;
+        (void)ds__merge_in(a, b);
+        q->block = rest;
+    }
+    ds__arena_unlock(a);
+}
+
+/* Poison and guards are fills in stream order. Work in a capture is the user's only, so there is none there. */
+#define DS__POISON 0xDBDBDBDBu
+#define DS__GUARD 0x5AFE5AFEu
+
+static ds_result ds__watched_alloc(ds__wanted *q, size_t guard) {
+    ds__mblock *b = q->block;
+    ds_result r = DS_OK;
+    if (q->a->pool->config.debug) r = ds__validate(q->a->dev);
+    if (r == DS_OK && guard && !ds__captures_open()) r = ds__own_fill(q->stream, b->ptr + b->size - guard, DS__GUARD, guard);
+    return r;
+}
+
+/* Is called with the block in no list. A damaged guard is told through the log: the free itself has done nothing wrong. */
+static void ds__watched_free(ds__arena *a, ds__mblock *b) {
+    size_t guard = a->pool->config.guard_bytes;
+    if (ds__captures_open() || a->orphan) return;
+    ds_stream stream = b->lent && b->uses ? b->uses->stream : a->stream;
+    if (guard && b->size > guard) {
+        uint32_t *seen = ds__alloc(guard);
+        for (ds__muse *u = b->uses; seen && u; u = u->next) if (u->recorded) DS_IGNORE(ds__event_sync(u->event, DS__FOREVER));
+        if (seen && ds__own_read(stream, seen, b->ptr + b->size - guard, guard) == DS_OK)
+            for (size_t i = 0; i < guard / sizeof *seen; i++)
+                if (seen[i] != DS__GUARD) {
+                    ds__warn("%zu bytes at %p%s%s, allocated at %s:%u, were written %zu bytes behind their end at the latest when they were freed at %s:%d", b->asked, (void *)b->ptr,
+                             b->label ? " of " : "", b->label ? b->label : "", b->file ? b->file : "?", b->line,
+                             (size_t)(b->ptr + b->size - guard - b->ptr) + i * sizeof *seen - b->asked, ds__tls.site.file ? ds__tls.site.file : "?", ds__tls.site.line);
+                    break;
+                }
+        ds__release(seen);
+    }
+    if (a->pool->config.poison && !b->uses) DS_IGNORE(ds__own_fill(stream, b->ptr, DS__POISON, b->size));
+    if (a->pool->config.debug) {
+        char kept[sizeof ds__tls.error];
+        memcpy(kept, ds__tls.error, sizeof kept);
+        if (ds__validate(a->dev) < 0) ds__warn("%s", ds__tls.error);
+        memcpy(ds__tls.error, kept, sizeof kept);
+    }
+}
+
+/* Without a cache: the driver's own pool, or plain memory. Every block is a segment. */
+static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, void **out) {
+    ds__arena *a = q->a;
+    ds__mpool *p = a->pool;
+    int async = p->config.backend == DS_MEM_DRIVER_POOL;
+    void *base = NULL;
+    q->size = request->size <= SIZE_MAX / 4 ? (request->size + DS__UNIT - 1) & ~(DS__UNIT - 1) : SIZE_MAX / 2;
+    q->kind = ds__kind_of(p, q->size);
+    DS__REQUIRE(request->alignment <= DS__UNIT, "an alignment of %zu needs the native backend", request->alignment);
+    if (ds__captures_open() && ds__is_capturing(q->s))
+        return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "only the native backend has memory for captures");
+    ds_result r = DS_ERR_OUT_OF_MEMORY;
+    ds__tls.mute++;
+    for (int round = 0; round < 2; round++) {
+        r = q->size >= (size_t)1 << 60 ? DS_ERR_OUT_OF_MEMORY : ds__reserve(a, q->size);
+        if (r == DS_OK) {
+            r = async ? ds__async_alloc(q->s, q->size, &base) : ds__segment_alloc(a->dev->device, q->size, &base);
+            if (r < 0) ds__unreserve(a, q->size);
+        }
+        if (r == DS_OK || !ds__is_shortage(r) || round || !ds__call_shortage(a->dev, q->asked)) break;
+    }
+    ds__tls.mute--;
+    ds__segment *seg = r == DS_OK ? ds__segment_new(a, q->kind, async ? DS__FROM_ASYNC : DS__FROM_DRIVER, base, q->size, 0) : NULL;
+    if (r == DS_OK && !seg) r = DS_ERR_OUT_OF_MEMORY;
+    if (r == DS_OK) {
+        ds__arena_lock(a);
+        while (!ds__ready(a, q->kind, (int64_t)q->size)) { ds__make_ready(a, q->kind, (int64_t)q->size); ds__arena_lock(a); }
+        ds__mblock *b = ds__mblock_new(a);
+        if (b) {
+            memset(b, 0, sizeof *b);
+            b->ptr = base;
+            b->size = q->size;
+            b->seg = seg;
+            seg->first = b;
+            ds__segment_in(a, seg);
+            ds__meters(a, q->kind, DS__RESERVED, (int64_t)q->size);
+            ds__count_segment(a, seg, 1);
+            DS__COUNT_CALL(a, driver_allocs, 1);
+            b->state = DS_BLOCK_LIVE;
+            b->asked = q->asked;
+            b->label = request->label ? request->label : ds__mem_label();
+            b->file = ds__tls.site.file;
+            b->line = (uint32_t)ds__tls.site.line;
+            ds__live_in(b);
+            ds__count_alloc(a, q->kind, (int64_t)b->size, (int64_t)b->asked);
+            ds__note_block(a, DS_ACTION_ALLOC, b);
+            *out = base;
+        }
+        ds__arena_unlock(a);
+        if (b) return DS_OK;
+        r = DS_ERR_OUT_OF_MEMORY;
+    }
+    if (base) {
+        ds__unreserve(a, q->size);
+        if (seg) ds__segment_drop(seg);
+        DS_IGNORE(async ? ds__async_free(q->s, base) : ds__segment_free(a->dev->device, base, q->size, 0));
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of %zu bytes", q->asked);
+    }
+    if (!ds__is_shortage(r)) return r;
+    DS__COUNT_CALL(a, ooms, 1);
+    ds__tell_oom(a, q->size);
+    ds__oom_report(a->dev, p, q->asked, q->size, r);
+    return r;
+}
+
+/* The block is in no list. Stream-ordered: the block's stream waits for the others, then frees; plain: as ds_free. */
+static ds_result ds__direct_free(ds__arena *a, ds__mblock *b) {
+    ds__segment *s = b->seg;
+    ds_result r = DS_OK;
+    char *base = s->base;
+    size_t size = s->size;
+    int kind = s->kind, async = s->source == DS__FROM_ASYNC;
+    ds__tls.mute++;
+    if (async) {
+        ds__stream *stream = ds__pin(&ds__g.streams, a->stream.id);
+        DS_IGNORE(ds__record_uses(b));
+        if (stream) r = ds__wait_uses(b, a->stream);
+        else { ds__arena_drain(a); stream = ds__any_stream(a->dev->device); } /* the stream has ended */
+        if (stream) r = ds__async_free(stream, base);
+        if (stream) ds__stream_unpin(stream);
+    } else {
+        r = ds__segment_free(a->dev->device, base, size, 0);
+    }
+    ds__tls.mute--;
+    ds__arena_lock(a);
+    while (!ds__ready(a, kind, 0)) { ds__make_ready(a, kind, 0); ds__arena_lock(a); }
+    ds__count_done(a, kind, (int64_t)b->size, (int64_t)b->asked);
+    ds__note_block(a, DS_ACTION_FREE_COMPLETED, b);
+    ds__muses_drop(a, b->uses);
+    b->uses = NULL;
+    ds__segment_out(a, s);
+    ds__meters(a, kind, DS__RESERVED, -(int64_t)size);
+    ds__count_segment(a, s, -1);
+    DS__COUNT_CALL(a, driver_frees, 1);
+    ds__mblock_drop(a, b);
+    ds__arena_unlock(a);
+    ds__segment_drop(s);
+    ds__unreserve(a, size);
+    return r == DS_ERR_FAILED ? DS_OK : r;
+}
+
+/* ---- public: blocks ---- */
+
+static void ds__describe(const ds__arena *a, const ds__mblock *b, ds_mem_block *out) {
+    memset(out, 0, sizeof *out);
+    out->ptr = b->ptr;
+    out->size = b->size;
+    out->requested = b->state == DS_BLOCK_LIVE || b->state == DS_BLOCK_PENDING ? b->asked : 0;
+    out->segment = b->seg->base;
+    out->segment_size = b->seg->mapped;
+    out->device = a->dev->device;
+    out->stream = a->stream_id;
+    out->pool.id = a->pool->id;
+    out->state = (ds_mem_state)b->state;
+    if (b->state == DS_BLOCK_LIVE || b->state == DS_BLOCK_PENDING) {
+        out->label = b->label;
+        out->site.file = b->file;
+        out->site.line = (int)b->line;
+    }
+}
+
+DSDEF ds_result (ds_mem_find)(const void *ptr, ds_mem_block *out) {
+    if (out) memset(out, 0, sizeof *out);
+    DS__ENTER("ds_mem_find");
+    DS__REQUIRE(out, "out is NULL");
+    ds__arena *a = NULL;
+    ds__mblock *b = ds__find_live(ptr, 0, &a);
+    DS__REQUIRE(b, "%p is in no block that is allocated", ptr);
+    ds__describe(a, b, out);
+    ds__arena_unlock(a);
+    return DS_OK;
+}
+
+/* The device's memory if it was used; DS_OK and NULL: it was not. */
+static ds_result ds__mem_used(ds_device device, ds__mdevice **out) {
+    *out = NULL;
+    DS__RESOLVE(device);
+    *out = ds__mem_device_at(ds__backend_of(device), device.index);
+    return DS_OK;
+}
+
+static ds_result ds__mem_empty(ds_device device, size_t keep, size_t *out_released) {
+    ds__mdevice *dev;
+    ds_result r = ds__mem_used(device, &dev);
+    if (out_released) *out_released = 0;
+    if (r < 0 || !dev) return r;
+    if (ds__captures_open()) return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "memory cannot be given back while a capture is open");
+    if (atomic_load(&dev->reserved) <= keep) { atomic_fetch_add(&dev->stats.syncs, keep == 0); return DS_OK; }
+    size_t done = ds__mem_flush(dev, NULL, keep);
+    if (dev->main.config.backend == DS_MEM_DRIVER_POOL) r = ds__driver_of(dev->device)->async_trim(dev->device.index, keep);
+    if (out_released) *out_released = done;
+    return r;
+}
+DSDEF ds_result (ds_mem_empty_cache)(ds_device device, size_t *out_released) {
+    DS__ENTER("ds_mem_empty_cache");
+    return ds__mem_empty(device, 0, out_released);
+}
+DSDEF ds_result (ds_mem_trim)(ds_device device, size_t keep, size_t *out_released) {
+    DS__ENTER("ds_mem_trim");
+    return ds__mem_empty(device, keep, out_released);
+}
+
+/* ---- public: configuration and limits ---- */
+
+/* The limit that counts follows from the configuration. */
+static void ds__mem_limit(ds__mdevice *dev) {
+    const ds_mem_config *c = &dev->main.config;
+    size_t by_fraction = c->memory_fraction < 1 ? (size_t)(c->memory_fraction * (double)dev->total) : 0, limit = c->limit;
+    if (c->memory_fraction < 1 && by_fraction == 0) by_fraction = 1; /* nothing may be reserved */
+    if (by_fraction && (!limit || by_fraction < limit)) limit = by_fraction;
+    atomic_store(&dev->limit, limit);
+}
+
+/* Reads the environment at the first use. */
+static ds_result ds__mem_setup(void) {
+    pthread_mutex_lock(&ds__m.lock);
+    if (!ds__m.configured) {
+        const char *text = getenv("DEVSTREAM_ALLOC_CONF");
+        ds__m.config = ds_mem_config_default();
+        ds__m.conf_result = text && *text ? ds__mconfig_read(text, &ds__m.config) : DS_OK;
+        ds__m.configured = ds__m.conf_result == DS_OK;
+        ds__upper.stream_gone_fn = ds__mem_stream_gone;
+        ds__upper.shutdown_fn = ds__mem_shutdown;
+    }
+    ds_result r = ds__m.conf_result;
+    pthread_mutex_unlock(&ds__m.lock);
+    return r;
+}
+
+/* Sets a device's policy, which was checked. */
+static ds_result ds__mem_set(ds__mdevice *dev, const ds_mem_config *config) {
+    ds_result r = DS_OK;
+    ds__mem_lock_all(dev);
+    int64_t now[2][DS__METRICS];
+    ds__domain_now(dev, NULL, now, NULL);
+    if (config->backend != dev->main.config.backend && now[0][DS__ACTIVE] + now[1][DS__ACTIVE] > 0) {
+        r = ds__fail(DS_ERR_ILLEGAL_STATE, "backend cannot be changed while blocks are allocated");
+    } else {
+        ds__mpool_apply(&dev->main, config);
+        ds__mem_limit(dev);
+    }
+    ds__mem_unlock_all(dev);
+    return r;
+}
+
+DSDEF ds_result (ds_mem_configure)(ds_device device, const ds_mem_config *config) {
+    DS__ENTER("ds_mem_configure");
+    DS__REQUIRE(config, "config is NULL");
+    DS__RESOLVE(device);
+    ds_result r = ds__mconfig_check(config);
+    if (r < 0) return r;
+    ds__mdevice *dev = ds__mem_device(device);
+    return dev ? ds__mem_set(dev, config) : ds__mem_error();
+}
+
+DSDEF ds_result (ds_mem_configure_text)(const char *text) {
+    DS__ENTER("ds_mem_configure_text");
+    DS__REQUIRE(text, "text is NULL");
+    ds_result r = ds__mem_setup();
+    if (r < 0) return r;
+    ds_mem_config c = ds__m.config;
+    if ((r = ds__mconfig_read(text, &c)) < 0) return r;
+    for (int b = 0; b < DS_BACKEND_COUNT; b++)
+        for (int i = 0; i < DS__MAX_DEVICES; i++) {
+            ds__mdevice *dev = ds__mem_device_at(b, i);
+            ds_mem_config one;
+            if (!dev) continue;
+            one = dev->main.config;
+            if ((r = ds__mconfig_read(text, &one)) < 0 || (r = ds__mem_set(dev, &one)) < 0) return r;
+        }
+    pthread_mutex_lock(&ds__m.lock);
+    ds__m.config = c;
+    pthread_mutex_unlock(&ds__m.lock);
+    return r;
+}
+
+DSDEF ds_result (ds_mem_get_config)(ds_device device, ds_mem_config *out) {
+    if (out) memset(out, 0, sizeof *out);
+    DS__ENTER("ds_mem_get_config");
+    DS__REQUIRE(out, "out is NULL");
+    DS__RESOLVE(device);
+    ds_result r = ds__mem_setup();
+    if (r < 0) return r;
+    ds__mdevice *dev = ds__mem_device_at(ds__backend_of(device), device.index);
+    *out = dev ? dev->main.config : ds__m.config;
+    return DS_OK;
+}
+
+static ds_result ds__mem_change(ds_device device, double fraction, size_t limit, int which) {
+    DS__RESOLVE(device);
+    ds__mdevice *dev = ds__mem_device(device);
+    if (!dev) return ds__mem_error();
+    ds_mem_config c = dev->main.config;
+    if (which) c.limit = limit; else c.memory_fraction = fraction;
+    return ds__mem_set(dev, &c);
+}
+DSDEF ds_result (ds_mem_set_limit)(ds_device device, size_t bytes) {
+    DS__ENTER("ds_mem_set_limit");
+    return ds__mem_change(device, 0, bytes, 1);
+}
+DSDEF ds_result (ds_mem_get_limit)(ds_device device, size_t *out) {
+    if (out) *out = 0;
+    DS__ENTER("ds_mem_get_limit");
+    DS__REQUIRE(out, "out is NULL");
+    DS__RESOLVE(device);
+    ds__mdevice *dev = ds__mem_device(device);
+    if (!dev) return ds__mem_error();
+    *out = atomic_load(&dev->limit);
+    return DS_OK;
+}
+DSDEF ds_result (ds_mem_set_fraction)(ds_device device, double fraction) {
+    DS__ENTER("ds_mem_set_fraction");
+    DS__REQUIRE(fraction >= 0 && fraction <= 1, "a fraction of %g is not between 0 and 1", fraction);
+    return ds__mem_change(device, fraction, 0, 0);
+}
+DSDEF ds_result (ds_mem_get_fraction)(ds_device device, double *out) {
+    if (out) *out = 1;
+    DS__ENTER("ds_mem_get_fraction");
+    DS__REQUIRE(out, "out is NULL");
+    DS__RESOLVE(device);
+    ds__mdevice *dev = ds__mem_device_at(ds__backend_of(device), device.index);
+    if (dev) *out = dev->main.config.memory_fraction;
+    return DS_OK;
+}
+
+/* Adds a callback to a list of pairs, or takes one out. */
+#define DS__CALLBACKS(name, type, list, count) \
+    DSDEF ds_result (ds_mem_on_##name)(type fn, void *user) { \
+        DS__ENTER("ds_mem_on_" #name); \
+        DS__REQUIRE(fn, "fn is NULL"); \
+        ds_result r = ds__mem_setup(); \
+        if (r < 0) return r; \
+        pthread_mutex_lock(&ds__m.lock); \
+        void *more = ds__alloc((ds__m.count + 1) * sizeof *ds__m.list); \
+        if (more && ds__m.count) memcpy(more, ds__m.list, ds__m.count * sizeof *ds__m.list); \
+        if (more) { \
+            ds__release(ds__m.list); \
+            ds__m.list = more; \
+            ds__m.list[ds__m.count].fn = fn; \
+            ds__m.list[ds__m.count++].user = user; \
+        } \
+        pthread_mutex_unlock(&ds__m.lock); \
+        return more ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a callback"); \
+    } \
+    DSDEF ds_result (ds_mem_remove_on_##name)(type fn, void *user) { \
+        DS__ENTER("ds_mem_remove_on_" #name); \
+        int found = 0; \
+        pthread_mutex_lock(&ds__m.lock); \
+        for (size_t i = 0; i < ds__m.count && !found; i++) { \
+            if (ds__m.list[i].fn != fn || ds__m.list[i].user != user) continue; \
+            memmove(&ds__m.list[i], &ds__m.list[i + 1], (ds__m.count - i - 1) * sizeof *ds__m.list); \
+            ds__m.count--; \
+            found = 1; \
+        } \
+        pthread_mutex_unlock(&ds__m.lock); \
+        return found ? DS_OK : ds__fail(DS_ERR_INVALID_VALUE, "the callback was not added"); \
+    }
+DS__CALLBACKS(shortage, ds_mem_shortage_fn, shortage, shortage_count)
+DS__CALLBACKS(out_of_memory, ds_mem_oom_fn, oom, oom_count)
+#undef DS__CALLBACKS
+
+/* ---- public: pools ---- */
+
+DSDEF ds_result (ds_pool_create)(const ds_pool_desc *desc, ds_pool *out) {
+    static const ds_pool_desc none;
+    if (out) out->id = 0;
+    DS__ENTER("ds_pool_create");
+    DS__REQUIRE(out, "out is NULL");
+    if (!desc) desc = &none;
+    DS__REQUIRE(!desc->alloc_fn == !desc->free_fn, "alloc_fn and free_fn come together");
+    DS__REQUIRE(!desc->shareable || !desc->alloc_fn, "a shareable pool has no upstream of its own");
+    ds_device device = desc->device;
+    DS__RESOLVE(device);
+    ds_result r = desc->config ? ds__mconfig_check(desc->config) : DS_OK;
+    if (r < 0) return r;
+    ds__mdevice *dev = ds__mem_device(device);
+    if (!dev) return ds__mem_error();
+    ds_mem_config c = desc->config ? *desc->config : dev->main.config;
+    c.backend = DS_MEM_NATIVE;
+    ds__mpool *p = ds__mpool_new(dev, &c, desc->label);
+    if (!p) return DS_ERR_OUT_OF_MEMORY;
+    p->alloc_fn = desc->alloc_fn;
+    p->free_fn = desc->free_fn;
+    p->use_on_oom = desc->use_on_oom != 0;
+    p->no_split = desc->no_split != 0;
+    p->shareable = desc->shareable != 0;
+    p->limit = desc->limit;
+    out->id = p->id;
+    return DS_OK;
+}
+
+/* Owners come and go; the last one leaves the pool to be emptied. */
+static void ds__mpool_own(ds__mpool *p) {
+    pthread_mutex_lock(&p->dev->lock);
+    p->owners++;
+    pthread_mutex_unlock(&p->dev->lock);
+}
+static void ds__mpool_disown(ds__mpool *p) {
+    pthread_mutex_lock(&p->dev->lock);
+    p->owners--;
+    pthread_mutex_unlock(&p->dev->lock);
+}
+
+DSDEF ds_result (ds_pool_destroy)(ds_pool pool) {
+    DS__ENTER("ds_pool_destroy");
+    ds__mpool *p = ds__mpool_of(pool);
+    if (!p) return DS_ERR_INVALID_HANDLE;
+    pthread_mutex_lock(&ds__m.lock);
+    int gone = p->dead;
+    p->dead = 1;
+    pthread_mutex_unlock(&ds__m.lock);
+    if (gone) return ds__fail(DS_ERR_INVALID_HANDLE, "the pool was destroyed already");
+    pthread_mutex_lock(&p->dev->lock);
+    p->use_on_oom = p->no_split = 0;
+    int last = --p->owners == 0;
+    pthread_mutex_unlock(&p->dev->lock);
+    if (last) (void)ds__mem_flush(p->dev, p, 0);
+    return DS_OK;
+}
+
+DSDEF ds_result (ds_pool_push)(ds_pool pool) {
+    DS__ENTER("ds_pool_push");
+    ds__mpool *p = ds__mpool_of(pool);
+    if (!p) return DS_ERR_INVALID_HANDLE;
+    if (ds__mtls.pools == DS__POOL_PUSHES) return ds__fail(DS_ERR_ILLEGAL_STATE, "%d pools are pushed already", DS__POOL_PUSHES);
+    ds__mpool_own(p);
+    ds__mtls.pool[ds__mtls.pools++] = pool;
+    return DS_OK;
+}
+DSDEF ds_result (ds_pool_pop)(void) {
+    DS__ENTER("ds_pool_pop");
+    if (ds__mtls.pools == 0) return ds__fail(DS_ERR_ILLEGAL_STATE, "no pool was pushed");
+    ds_pool pool = ds__mtls.pool[--ds__mtls.pools];
+    pthread_mutex_lock(&ds__m.lock); /* destroyed ones too */
+    uint32_t index = (uint32_t)pool.id;
+    ds__mpool *p = index >= 1 && index <= ds__m.pool_count && ds__m.pools[index - 1]->id == pool.id ? ds__m.pools[index - 1] : NULL;
+    pthread_mutex_unlock(&ds__m.lock);
+    if (p) ds__mpool_disown(p);
+    return DS_OK;
+}
+
+DSDEF ds_result (ds_pool_use_count)(ds_pool pool, int *out) {
+    if (out) *out = 0;
+    DS__ENTER("ds_pool_use_count");
+    DS__REQUIRE(out, "out is NULL");
+    ds__mpool *p = ds__mpool_of(pool);
+    if (!p) return DS_ERR_INVALID_HANDLE;
+    pthread_mutex_lock(&p->dev->lock);
+    *out = p->owners;
+    pthread_mutex_unlock(&p->dev->lock);
+    return DS_OK;
+}
+DSDEF ds_result (ds_pool_id)(ds_pool pool, uint64_t out_id[2]) {
+    if (out_id) out_id[0] = out_id[1] = 0;
+    DS__ENTER("ds_pool_id");
+    DS__REQUIRE(out_id, "out_id is NULL");
+    if (!pool.id) return DS_OK;
+    ds__mpool *p = ds__mpool_of(pool);
+    if (!p) return DS_ERR_INVALID_HANDLE;
+    out_id[0] = p->name[0];
+    out_id[1] = p->name[1];
+    return DS_OK;
+}
+DSDEF ds_result (ds_pool_empty_cache)(ds_pool pool, size_t *out_released) {
+    if (out_released) *out_released = 0;
+    DS__ENTER("ds_pool_empty_cache");
+    ds__mpool *p = ds__mpool_of(pool);
+    if (!p) return DS_ERR_INVALID_HANDLE;
+    if (ds__captures_open()) return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "memory cannot be given back while a capture is open");
+    size_t done = ds__mem_flush(p->dev, p, 0);
+    if (out_released) *out_released = done;
+    return DS_OK;
+}
+
+/* A capture has a pool: one of its own, made at the first allocation, or one that was named before. Its graph owns it. */
+typedef struct ds__capture_wish { ds__mdevice *dev; ds__mpool *pool; } ds__capture_wish;
+
+static ds_result ds__capture_pool_make(uint64_t capture, void *user, void **out) {
+    ds__capture_wish *wish = user;
+    ds__mpool *p = wish->pool;
+    if (!p) {
+        ds_mem_config c = wish->dev->main.config;
+        c.backend = DS_MEM_NATIVE;
+        if (!(p = ds__mpool_new(wish->dev, &c, NULL))) return DS_ERR_OUT_OF_MEMORY;
+        p->name[0] = capture;
+        p->name[1] = 0;
+    } else {
+        ds__mpool_own(p);
+    }
+    *out = p;
+    return DS_OK;
+}
+/* The last graph that may run is gone. Any thread, no call of devstream: what the pool has is given back when memory is next looked for. */
+static void ds__capture_pool_release(void *user) { ds__mpool_disown(user); }
+
+/* The pool of the capture that a stream is in; NULL: it does not capture. */
+static ds_result ds__capture_pool_of(ds__stream *s, ds__mpool **out) {
+    ds__mdevice *dev = ds__mem_device(s->device);
+    ds__capture_wish wish = { dev, NULL };
+    void *p = NULL;
+    if (!dev) return ds__mem_error();
+    ds_result r = ds__capture_attachment(s, dev, ds__capture_pool_make, &wish, ds__capture_pool_release, &p);
+    *out = p;
+    return r;
+}
+static int ds__is_capturing(ds__stream *s) {
+    ds_capture_info info;
+    memset(&info, 0, sizeof info);
+    return s->driver->capture_query(s->native, &info) == DS_OK && info.status != DS_CAPTURE_NONE;
+}
+
+DSDEF ds_result (ds_capture_pool)(ds_stream stream, ds_pool pool) {
+    DS__ENTER("ds_capture_pool");
+    ds__mpool *p = ds__mpool_of(pool);
+    if (!p) return DS_ERR_INVALID_HANDLE;
+    ds__stream *s = ds__stream_pin(stream);
+    if (!s) return DS_ERR_INVALID_HANDLE;
+    ds__capture_wish wish = { p->dev, p };
+    void *got = NULL;
+    ds_result r = p->dev != ds__mem_device(s->device) ? ds__fail(DS_ERR_DEVICE_MISMATCH, "the pool and the stream belong to different devices")
+                                                      : ds__capture_attachment(s, p->dev, ds__capture_pool_make, &wish, ds__capture_pool_release, &got);
+    if (r == DS_OK && !got) r = ds__fail(DS_ERR_ILLEGAL_STATE, "the stream does not capture");
+    else if (r == DS_OK && got != p) r = ds__fail(DS_ERR_ILLEGAL_STATE, "the capture has allocated already");
+    ds__stream_unpin(s);
+    return r;
+}
+
+/* ---- public: statistics ---- */
+
+static ds_mem_stat ds__stat_of_meter(const ds__meter *m, int full) {
+    ds_mem_stat s = { atomic_load(&m->now), full ? atomic_load(&m->peak) : 0, full ? atomic_load(&m->total) : 0, full ? atomic_load(&m->freed) : 0 };
+    return s;
+}
+
+/* The sums of a domain: a device's (only NULL) or a pool's. */
+static void ds__stats(ds__mdevice *dev, ds__mpool *only, ds_mem_stats *out) {
+    int64_t now[2][DS__METRICS], total[2][DS__METRICS];
+    ds__domain *d = only ? &only->stats : &dev->stats;
+    int arenas = 0;
+    memset(out, 0, sizeof *out);
+    out->size = sizeof *out;
+    ds__mem_lock_all(dev);
+    ds__domain_now(dev, only, now, total);
+    ds_mem_stat *stat[DS__METRICS] = { out->allocation, out->allocated_bytes, out->requested_bytes, out->active, out->active_bytes };
+    for (int m = 0; m < DS__METRICS; m++) {
+        for (int k = 0; k < 2; k++) {
+            ds_mem_stat *s = &stat[m][1 + k];
+            s->current = now[k][m];
+            s->peak = ds__tally_peak(&d->tally, 1 + k, m);
+            s->allocated = total[k][m];
+            s->freed = total[k][m] - now[k][m] + d->freed_base[k][m];
+            stat[m][0].current += s->current;
+            stat[m][0].allocated += s->allocated;
+            stat[m][0].freed += s->freed;
+        }
+        stat[m][0].peak = ds__tally_peak(&d->tally, 0, m);
+    }
+    ds_mem_stat *meter[DS__METERS] = { out->segment, out->reserved_bytes, out->inactive_split, out->inactive_split_bytes };
+    for (int m = 0; m < DS__METERS; m++) {
+        meter[m][0] = ds__stat_of_meter(&d->all[m], 1);
+        for (int k = 0; k < 2; k++) meter[m][1 + k] = ds__stat_of_meter(&d->meter[k][m], 1);
+    }
+    out->oversize_allocations = ds__stat_of_meter(&d->oversize_allocations, 1);
+    out->oversize_segments = ds__stat_of_meter(&d->oversize_segments, 1);
+    out->num_alloc_retries = atomic_load(&d->retries);
+    out->num_ooms = atomic_load(&d->ooms);
+    out->num_sync_all_streams = atomic_load(&d->syncs);
+    out->num_device_alloc = atomic_load(&d->driver_allocs);
+    out->num_device_free = atomic_load(&d->driver_frees);
+    out->num_oom_rejections = atomic_load(&d->rejections);
+    size_t split = only ? only->config.max_split_size : dev->main.config.max_split_size;
+    out->max_split_size = split == SIZE_MAX ? -1 : (int64_t)split;
+    for (ds__mpool *p = &dev->main; p; p = p->next)
+        for (ds__arena *a = only && p != only ? NULL : p->arenas; a; a = a->next) arenas += !a->exact;
+    out->peak_bound = 2 * arenas * DS__ROOM_BYTES;
+    out->peak_bound_count = 2 * arenas * DS__ROOM_COUNT;
+    ds__mem_unlock_all(dev);
+}
+
+DSDEF ds_result (ds_mem_get_stats)(ds_device device, ds_mem_stats *out) {
+    ds__mdevice *dev = NULL;
+    if (out) memset(out, 0, sizeof *out);
+    DS__ENTER("ds_mem_get_stats");
+    DS__REQUIRE(out, "out is NULL");
+    ds_result r = ds__mem_used(device, &dev);
+    out->size = sizeof *out;
+    if (dev) ds__stats(dev, NULL, out);
+    return r;
+}
+DSDEF ds_result (ds_pool_get_stats)(ds_pool pool, ds_mem_stats *out) {
+    if (out) memset(out, 0, sizeof *out);
+    DS__ENTER("ds_pool_get_stats");
+    DS__REQUIRE(out, "out is NULL");
+    ds__mpool *p = ds__mpool_of(pool);
+    if (!p) return DS_ERR_INVALID_HANDLE;
+    ds__stats(p->dev, p, out);
+    return DS_OK;
+}
+
+/* Peaks start anew, and so does the search for a thread that allocates alone. All is locked. */
+static void ds__reset_peaks(ds__mdevice *dev) {
+    for (ds__mpool *p = NULL;;) { /* NULL: the device's own */
+        int64_t now[2][DS__METRICS], none[2][2] = { { 0, 0 }, { 0, 0 } };
+        ds__domain *d = p ? &p->stats : &dev->stats;
+        ds__domain_now(dev, p, now, NULL);
+        for (int m = 0; m < DS__METRICS; m++)
+            for (int k = 0; k < 3; k++) atomic_store(&d->tally.peak[k][m], INT64_MIN);
+        ds__domain_peaks(d, now, none);
+        for (int m = 0; m < DS__METERS; m++) {
+            atomic_store(&d->all[m].peak, atomic_load(&d->all[m].now));
+            for (int k = 0; k < 2; k++) atomic_store(&d->meter[k][m].peak, atomic_load(&d->meter[k][m].now));
+        }
+        atomic_store(&d->oversize_allocations.peak, atomic_load(&d->oversize_allocations.now));
+        atomic_store(&d->oversize_segments.peak, atomic_load(&d->oversize_segments.now));
+        if (!p) p = dev->main.next; else p = p->next;
+        if (!p) break;
+    }
+}
+/* What arenas have counted goes to the domains. All is locked. */
+static void ds__fold(ds__mdevice *dev) {
+    for (ds__mpool *p = &dev->main; p; p = p->next)
+        for (ds__arena *a = p->arenas; a; a = a->next) {
+            for (int k = 0; k < 2; k++)
+                for (int m = 0; m < DS__COUNTED + 2; m++) {
+                    int counted = m < DS__COUNTED;
+                    int64_t now = atomic_exchange(counted ? &a->own.kind[k].now[m] : &a->own.kind[k].pending[m - DS__COUNTED], 0);
+                    int64_t total = counted ? atomic_exchange(&a->own.kind[k].total[m], 0) : 0;
+                    for (ds__tally *to = &dev->stats.tally; to; to = to == &dev->stats.tally && p != &dev->main ? &p->stats.tally : NULL) {
+                        ds__raise(counted ? &to->kind[k].now[m] : &to->kind[k].pending[m - DS__COUNTED], now);
+                        if (counted) ds__raise(&to->kind[k].total[m], total);
+                    }
+                }
+            a->exact = 1;
+        }
+    atomic_store(&dev->owner, NULL);
+}
+
+static ds_result ds__mem_reset(ds_device device, int peaks) {
+    ds__mdevice *dev;
+    ds_result r = ds__mem_used(device, &dev);
+    if (r < 0 || !dev) return r;
+    ds__mem_lock_all(dev);
+    ds__fold(dev);
+    if (peaks) ds__reset_peaks(dev);
+    for (ds__mpool *p = NULL; !peaks; ) {
+        ds__domain *d = p ? &p->stats : &dev->stats;
+        ds__domain_now(dev, p, d->freed_base, NULL);
+        for (int k = 0; k < 2; k++)
+            for (int m = 0; m < DS__COUNTED; m++) atomic_store(&d->tally.kind[k].total[m], 0);
+        for (int m = 0; m < DS__METERS; m++) {
+            ds__meter *one[3] = { &d->all[m], &d->meter[0][m], &d->meter[1][m] };
+            for (int k = 0; k < 3; k++) { atomic_store(&one[k]->total, 0); atomic_store(&one[k]->freed, 0); }
+        }
+        ds__meter *over[2] = { &d->oversize_allocations, &d->oversize_segments };
+        for (int k = 0; k < 2; k++) { atomic_store(&over[k]->total, 0); atomic_store(&over[k]->freed, 0); }
+        atomic_store(&d->retries, 0);
+        atomic_store(&d->ooms, 0);
+        atomic_store(&d->syncs, 0);
+        atomic_store(&d->driver_allocs, 0);
+        atomic_store(&d->driver_frees, 0);
+        atomic_store(&d->rejections, 0);
+        p = p ? p->next : dev->main.next;
+        if (!p) break;
+    }
+    ds__mem_unlock_all(dev);
+    return DS_OK;
+}
+#define DS__RESET(name, peaks) DSDEF ds_result (name)(ds_device device) { DS__ENTER(#name); return ds__mem_reset(device, peaks); }
+DS__RESET(ds_mem_reset_peak_stats, 1)
+DS__RESET(ds_mem_reset_accumulated_stats, 0)
+DS__RESET(ds_mem_reset_max_allocated, 1)
+DS__RESET(ds_mem_reset_max_cached, 1)
+#undef DS__RESET
+
+#define DS__ONE_STAT(name, member) \
+    DSDEF size_t (name)(ds_device device) { \
+        ds__mdevice *dev = NULL; \
+        ds_mem_stats s; \
+        if (ds__enter(#name) < 0 || ds__mem_used(device, &dev) < 0 || !dev) return 0; \
+        ds__stats(dev, NULL, &s); \
+        return (size_t)s.member; \
+    }
+DS__ONE_STAT(ds_mem_allocated, allocated_bytes[0].current)
+DS__ONE_STAT(ds_mem_max_allocated, allocated_bytes[0].peak)
+DS__ONE_STAT(ds_mem_reserved, reserved_bytes[0].current)
+DS__ONE_STAT(ds_mem_max_reserved, reserved_bytes[0].peak)
+DS__ONE_STAT(ds_mem_cached, reserved_bytes[0].current)
+DS__ONE_STAT(ds_mem_max_cached, reserved_bytes[0].peak)
+#undef DS__ONE_STAT
+
+/* ---- checking all structures ---- */
+
+#define DS__SOUND(condition, ...) do { if (!(condition)) return ds__fail(DS_ERR_ILLEGAL_STATE, __VA_ARGS__); } while (0)
+
+/* Checks an arena and adds up its blocks. Everything is locked. */
+static ds_result ds__validate_arena(ds__arena *a, int64_t sum[2][DS__METRICS], int64_t meter[2][DS__METERS]) {
+    size_t binned = 0, listed = 0, pending = 0, holes = 0, held = 0;
+    size_t seen_free = 0, seen_holes = 0, seen_pending = 0, free_bytes = 0;
+    for (int kind = 0; kind < 2; kind++) {
+        for (unsigned i = 0; i < DS__BINS; i++) {
+            const ds__mblock *before = NULL;
+            DS__SOUND(!a->bins[kind].head[i] == !(a->bins[kind].map[i / 64] >> i % 64 & 1), "bin %u and its bit disagree", i);
+            for (const ds__mblock *b = a->bins[kind].head[i]; b; before = b, b = b->list_next) {
+                DS__SOUND(b->list_prev == before, "the list of bin %u is broken at %p", i, (void *)b->ptr);
+                DS__SOUND(b->state == DS_BLOCK_FREE && ds__bin(b->size) == i && b->seg && b->seg->kind == kind && !b->uses, "%p does not belong into bin %u", (void *)b->ptr, i);
+                binned++;
+            }
+        }
+        for (unsigned w = 0; w < DS__BINS / 64; w++) DS__SOUND(!a->bins[kind].map[w] == !(a->bins[kind].summary >> w & 1), "word %u and its bit disagree", w);
+        for (const ds__mblock *b = a->holes[kind], *before = NULL; b; before = b, b = b->list_next) {
+            DS__SOUND(b->state == DS_BLOCK_UNMAPPED && b->list_prev == before, "the list of holes is broken at %p", (void *)b->ptr);
+            DS__SOUND(!before || ds__earlier(before, b), "the hole at %p is out of order", (void *)b->ptr);
+            holes++;
+        }
+    }
+    for (const ds__mblock *b = a->pending; b; b = b->list_next) {
+        DS__SOUND(b->state == DS_BLOCK_PENDING && b->uses, "%p does not belong to the pending blocks", (void *)b->ptr);
+        pending += b->size;
+        listed++;
+    }
+    DS__SOUND(pending == a->pending_bytes, "%zu bytes are pending, %zu were counted", pending, a->pending_bytes);
+    for (const ds__segment *s = a->segments; s; s = s->next) {
+        const char *at = s->base;
+        size_t mapped = 0;
+        const ds__mblock *before = NULL;
+        DS__SOUND(atomic_load(&((ds__segment *)(uintptr_t)s)->arena) == a, "the segment at %p belongs to another stream", (void *)s->base);
+        meter[s->kind][DS__SEGMENT] += !s->page;
+        for (const ds__mblock *b = s->first; b; before = b, b = b->next) {
+            DS__SOUND(b->ptr == at && b->prev == before && b->seg == s && b->size > 0 && b->size % DS__UNIT == 0, "the segment at %p is broken at %p", (void *)s->base, (void *)at);
+            at += b->size;
+            if (b->state != DS_BLOCK_UNMAPPED) mapped += b->size;
+            if (b->quiet) { held++; continue; }
+            if (b->state == DS_BLOCK_FREE) {
+                DS__SOUND(!before || before->state != DS_BLOCK_FREE || before->quiet, "two free blocks meet at %p", (void *)b->ptr);
+                free_bytes += b->size;
+                seen_free++;
+                if (!s->page && ds__is_split(b)) { meter[s->kind][DS__SPLIT]++; meter[s->kind][DS__SPLIT_BYTES] += (int64_t)b->size; }
+            } else if (b->state == DS_BLOCK_UNMAPPED) {
+                DS__SOUND(s->page && (size_t)(b->ptr - s->base) % s->page == 0 && b->size % s->page == 0, "the hole at %p is no whole pages", (void *)b->ptr);
+                seen_holes++;
+            } else {
+                int live = b->state == DS_BLOCK_LIVE;
+                const ds__mblock *found = live ? ds__find(s, b->ptr, 1) : b;
+                DS__SOUND(found == b, "the block at %p is not found by its address", (void *)b->ptr);
+                DS__SOUND(!live || ds__segment_of(b->ptr) == s, "the block at %p leads to another segment", (void *)b->ptr);
+                DS__SOUND(b->asked <= b->size, "the block at %p is smaller than what was asked for", (void *)b->ptr);
+                sum[s->kind][DS__ALLOCATION] += live;
+                sum[s->kind][DS__ALLOCATED_BYTES] += live ? (int64_t)b->size : 0;
+                sum[s->kind][DS__ACTIVE]++;
+                sum[s->kind][DS__ACTIVE_BYTES] += (int64_t)b->size;
+                sum[s->kind][DS__REQUESTED_BYTES] += (int64_t)b->asked;
+                seen_pending += !live && !b->exported;
+            }
+        }
+        DS__SOUND(at == s->base + s->size, "the blocks of the segment at %p end at %p", (void *)s->base, (void *)at);
+        DS__SOUND(held || mapped == s->mapped, "the segment at %p has %zu bytes of memory, %zu were counted", (void *)s->base, mapped, s->mapped);
+        meter[s->kind][DS__RESERVED] += (int64_t)s->mapped;
+    }
+    DS__SOUND(seen_free == binned && free_bytes == a->free_bytes, "%zu free blocks, %zu in bins; %zu bytes, %zu counted", seen_free, binned, free_bytes, a->free_bytes);
+    DS__SOUND(held || (seen_holes == holes && seen_pending == listed), "%zu holes, %zu in the list; %zu pending blocks, %zu in the list", seen_holes, holes, seen_pending, listed);
+    return held ? DS_NOT_READY : DS_OK;
+}
+
+/* Checks a device: every arena, and that the statistics are the sums. */
+static ds_result ds__validate(ds__mdevice *dev) {
+    int64_t sum[2][DS__METRICS], meter[2][DS__METERS], now[2][DS__METRICS];
+    int busy = 0;
+    ds_result r = DS_OK;
+    memset(sum, 0, sizeof sum);
+    memset(meter, 0, sizeof meter);
+    ds__mem_lock_all(dev);
+    for (ds__mpool *p = &dev->main; p && r == DS_OK; p = p->next)
+        for (ds__arena *a = p->arenas; a && r == DS_OK; a = a->next) {
+            r = ds__validate_arena(a, sum, meter);
+            if (r == DS_NOT_READY) { busy = 1; r = DS_OK; } /* another thread works on a block: the sums are not all there */
+        }
+    ds__domain_now(dev, NULL, now, NULL);
+    static const char *const names[] = { "allocation", "allocated_bytes", "requested_bytes", "active", "active_bytes" };
+    static const char *const more[] = { "segment", "reserved_bytes", "inactive_split", "inactive_split_bytes" };
+    for (int k = 0; k < 2 && r == DS_OK && !busy; k++) {
+        for (int m = 0; m < DS__METRICS && r == DS_OK; m++)
+            if (sum[k][m] != now[k][m]) r = ds__fail(DS_ERR_ILLEGAL_STATE, "%s of the %s blocks are %lld, %lld were counted", names[m], k ? "large" : "small", (long long)sum[k][m], (long long)now[k][m]);
+        for (int m = 0; m < DS__METERS && r == DS_OK; m++) {
+            long long counted = (long long)atomic_load(&dev->stats.meter[k][m].now);
+            if (meter[k][m] != counted) r = ds__fail(DS_ERR_ILLEGAL_STATE, "%s of the %s blocks are %lld, %lld were counted", more[m], k ? "large" : "small", (long long)meter[k][m], counted);
+        }
+    }
+    ds__mem_unlock_all(dev);
+    return r;
+}
+DSDEF ds_result (ds_mem_validate)(ds_device device) {
+    ds__mdevice *dev = NULL;
+    DS__ENTER("ds_mem_validate");
+    ds_result r = ds__mem_used(device, &dev);
+    return dev ? ds__validate(dev) : r;
+}
+
+/* ---- >>memory reports ---------------------------------------------------------------------------------------------- */
+
+/* torch's names, in the order of strcmp. */
+#define DS__STAT4(name, member) \
+    { name ".allocated", offsetof(ds_mem_stats, member.allocated) }, { name ".current", offsetof(ds_mem_stats, member.current) }, \
+    { name ".freed", offsetof(ds_mem_stats, member.freed) }, { name ".peak", offsetof(ds_mem_stats, member.peak) }
+#define DS__STAT12(name, member) \
+    DS__STAT4(name ".all", member[DS_STAT_ALL]), DS__STAT4(name ".large_pool", member[DS_STAT_LARGE]), DS__STAT4(name ".small_pool", member[DS_STAT_SMALL])
+#define DS__STAT1(member) { #member, offsetof(ds_mem_stats, member) }
+static const struct ds__mstat { const char *name; size_t offset; } ds__mstats[] = {
+    DS__STAT12("active", active), DS__STAT12("active_bytes", active_bytes), DS__STAT12("allocated_bytes", allocated_bytes),
+    DS__STAT12("allocation", allocation), DS__STAT12("inactive_split", inactive_split), DS__STAT12("inactive_split_bytes", inactive_split_bytes),
+    DS__STAT1(max_split_size), DS__STAT1(num_alloc_retries), DS__STAT1(num_device_alloc), DS__STAT1(num_device_free), DS__STAT1(num_oom_rejections),
+    DS__STAT1(num_ooms), DS__STAT1(num_sync_all_streams), DS__STAT4("oversize_allocations", oversize_allocations),
+    DS__STAT4("oversize_segments", oversize_segments), DS__STAT12("requested_bytes", requested_bytes), DS__STAT12("reserved_bytes", reserved_bytes),
+    DS__STAT12("segment", segment)
+};
+#define DS__STATS (sizeof ds__mstats / sizeof ds__mstats[0])
+
+DSDEF const char *(ds_mem_stat_name)(size_t index) { return index < DS__STATS ? ds__mstats[index].name : NULL; }
+
+DSDEF ds_result (ds_mem_stat_by_name)(const ds_mem_stats *stats, const char *name, int64_t *out) {
+    char alias[64];
+    const char *wanted = name;
+    if (out) *out = 0;
+    DS__ENTER("ds_mem_stat_by_name");
+    DS__REQUIRE(stats && name && out, "%s is NULL", !stats ? "stats" : !name ? "name" : "out");
+    DS__REQUIRE(stats->size == sizeof *stats, "stats->size is %zu, not %zu: ds_mem_get_stats fills it", stats->size, sizeof *stats);
+    if (!strncmp(name, "allocated.", 10) && strlen(name) < 50) { /* torch's documents say so */
+        snprintf(alias, sizeof alias, "allocation.%s", name + 10);
+        wanted = alias;
+    }
+    for (size_t low = 0, high = DS__STATS; low < high; ) {
+        size_t middle = low + (high - low) / 2;
+        int order = strcmp(wanted, ds__mstats[middle].name);
+        if (order == 0) { memcpy(out, (const char *)stats + ds__mstats[middle].offset, sizeof *out); return DS_OK; }
+        if (order < 0) high = middle; else low = middle + 1;
+    }
+    return ds__fail(DS_ERR_INVALID_VALUE, "there is no statistic '%.80s'; ds_mem_stat_name lists them", name);
+}
+
+/* ---- >>memory reports: the table ---- */
+
+/* The unit of a column is that of its first row, of all sizes. */
+static void ds__mcell(char out[24], int counts, int64_t value, int64_t unit_of) {
+    static const char *const sizes[] = { "B  ", "KiB", "MiB", "GiB", "TiB", "PiB" }, *const thousands[] = { "  ", "K ", "M " };
+    const int64_t from = counts ? 750000 : 768 * 1024, step = counts ? 1000 : 1024;
+    int unit = 0;
+    for (; unit < (counts ? 2 : 5) && unit_of >= from; unit++) { value /= step; unit_of /= step; }
+    if (counts) snprintf(out, 24, "%7lld %s", (long long)value, thousands[unit]);
+    else snprintf(out, 24, "%6lld %s", (long long)value, sizes[unit]);
+}
+static void ds__mrow(ds__pen *p, const char *name, int counts, const ds_mem_stat *s, const ds_mem_stat *unit_of) {
+    char cell[4][24];
+    ds__mcell(cell[0], counts, s->current, unit_of->current);
+    ds__mcell(cell[1], counts, s->peak, unit_of->peak);
+    ds__mcell(cell[2], counts, s->allocated, unit_of->allocated);
+    ds__mcell(cell[3], counts, s->freed, unit_of->freed);
+    ds__pen_print(p, "| %-21s | %s | %s | %s | %s |\n", name, cell[0], cell[1], cell[2], cell[3]);
+}
+static void ds__mrule(ds__pen *p, char c) {
+    char rule[76];
+    memset(rule, c, 75);
+    rule[75] = 0;
+    ds__pen_print(p, "|%s|\n", rule);
+}
+
+static void ds__mtable(ds__pen *p, int device, const ds_mem_stats *s, int abbreviated) {
+    const struct { const char *name; const ds_mem_stat *stat; int counts; } rows[] = {
+        { "Allocated memory", s->allocated_bytes, 0 }, { "Active memory", s->active_bytes, 0 }, { "Requested memory", s->requested_bytes, 0 },
+        { "GPU reserved memory", s->reserved_bytes, 0 }, { "Non-releasable memory", s->inactive_split_bytes, 0 }, { "Allocations", s->allocation, 1 },
+        { "Active allocs", s->active, 1 }, { "GPU reserved segments", s->segment, 1 }, { "Non-releasable allocs", s->inactive_split, 1 }
+    };
+    ds__mrule(p, '=');
+    ds__pen_print(p, "| %16s devstream memory summary, device ID %-20d |\n", "", device);
+    ds__mrule(p, '-');
+    ds__pen_print(p, "|  %9s CUDA OOMs: %-12lld | %6s cudaMalloc retries: %-8lld  |\n", "", (long long)s->num_ooms, "", (long long)s->num_alloc_retries);
+    ds__mrule(p, '=');
+    ds__pen_print(p, "|        Metric         | Cur Usage  | Peak Usage | Tot Alloc  | Tot Freed  |\n");
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        const ds_mem_stat *all = &rows[i].stat[DS_STAT_ALL];
+        ds__mrule(p, '-');
+        ds__mrow(p, rows[i].name, rows[i].counts, all, all);
+        if (abbreviated) continue;
+        ds__mrow(p, "      from large pool", rows[i].counts, &rows[i].stat[DS_STAT_LARGE], all);
+        ds__mrow(p, "      from small pool", rows[i].counts, &rows[i].stat[DS_STAT_SMALL], all);
+    }
+    ds__mrule(p, '-');
+    ds__mrow(p, "Oversize allocations", 1, &s->oversize_allocations, &s->oversize_allocations);
+    ds__mrule(p, '-');
+    ds__mrow(p, "Oversize GPU segments", 1, &s->oversize_segments, &s->oversize_segments);
+    ds__mrule(p, '=');
+}
+
+DSDEF ds_result (ds_mem_summary)(ds_device device, int abbreviated, ds_write_fn write_fn, void *user) {
+    ds_mem_stats stats;
+    DS__ENTER("ds_mem_summary");
+    DS__REQUIRE(write_fn, "write_fn is NULL");
+    DS__RESOLVE(device);
+    ds_site site = ds__tls.site;
+    ds_result r = (ds_mem_get_stats)(device, &stats);
+    if (r < 0) return r;
+    ds__tls.fn = "ds_mem_summary";
+    ds__tls.site = site;
+    ds__pen pen = { write_fn, user, 0, 0 };
+    ds__mtable(&pen, device.index, &stats, abbreviated);
+    return pen.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped) : DS_OK;
+}
+
+/* ---- >>memory reports: processes ---- */
+
+static void ds__mprocess(ds__pen *p, unsigned pid, unsigned long long bytes) {
+    if (bytes == ~0ull) ds__pen_print(p, "process %10u uses an unknown amount of GPU memory\n", pid);
+    else ds__pen_print(p, "process %10u uses %12.3f MB GPU memory\n", pid, (double)bytes / (double)DS__MIB);
+}
+
+#ifdef DEVSTREAM_CUDA
+#include <dlfcn.h>
+
+/* NVML is the driver's library, loaded while it is asked. Its types as in nvml.h: a device is a pointer, a result an int. */
+typedef struct ds__nvml_process { unsigned pid; unsigned long long bytes; unsigned gpu_instance, compute_instance; } ds__nvml_process;
+typedef struct ds__nvml_process_v1 { unsigned pid; unsigned long long bytes; } ds__nvml_process_v1;
+typedef struct ds__nvml {
+    void *library;
+    int (*init)(void);
+    int (*shutdown)(void);
+    int (*by_uuid)(const char *uuid, void **out);
+    int (*by_pci)(const char *pci, void **out);
+    int (*processes)(void *device, unsigned *count, void *out);
+    const char *(*text)(int code);
+    int old;                      /* 1: processes gives ds__nvml_process_v1 */
+} ds__nvml;
+enum { DS__NVML_TOO_SMALL = 7 };
+
+static int ds__nvml_get(void *library, const char *name, void *fn) {
+    void *found = dlsym(library, name);
+    memcpy(fn, &found, sizeof found);
+    return found != NULL;
+}
+/* NULL, or why not. */
+static const char *ds__nvml_load(ds__nvml *n, const char *path) {
+    memset(n, 0, sizeof *n);
+    n->library = dlopen(path, 2 /* RTLD_NOW */);
+    if (!n->library) return "it cannot be loaded";
+    int all = ds__nvml_get(n->library, "nvmlInit_v2", &n->init) & ds__nvml_get(n->library, "nvmlShutdown", &n->shutdown) &
+              ds__nvml_get(n->library, "nvmlDeviceGetHandleByUUID", &n->by_uuid) & ds__nvml_get(n->library, "nvmlErrorString", &n->text);
+    ds__nvml_get(n->library, "nvmlDeviceGetHandleByPciBusId_v2", &n->by_pci);
+    if (!ds__nvml_get(n->library, "nvmlDeviceGetComputeRunningProcesses_v3", &n->processes) &&
+        !ds__nvml_get(n->library, "nvmlDeviceGetComputeRunningProcesses_v2", &n->processes)) {
+        n->old = 1;
+        all &= ds__nvml_get(n->library, "nvmlDeviceGetComputeRunningProcesses", &n->processes);
+    }
+    int code = all ? n->init() : 0;
+    if (all && code == 0) return NULL;
+    const char *why = all ? "it cannot be initialised" : "it lacks functions";
+    dlclose(n->library);
+    return why;
+}
+/* A device that is a part of a GPU has a uuid of its own. */
+static int ds__nvml_device(const ds__nvml *n, const ds_device_properties *properties, void **out) {
+    static const char *const kinds[] = { "GPU-", "MIG-" };
+    char uuid[41];
+    int code = 0;
+    for (int i = 0; i < 2; i++) {
+        int at = snprintf(uuid, sizeof uuid, "%s", kinds[i]);
+        for (int k = 0; k < 16; k++) at += snprintf(uuid + at, sizeof uuid - (size_t)at, k == 4 || k == 6 || k == 8 || k == 10 ? "-%02x" : "%02x", properties->uuid[k]);
+        if ((code = n->by_uuid(uuid, out)) == 0) return 0;
+    }
+    return n->by_pci && properties->pci[0] ? n->by_pci(properties->pci, out) : code;
+}
+static int ds__nvml_write(const ds__nvml *n, void *device, ds__pen *p) {
+    unsigned room = 64, count = 0;
+    int code = DS__NVML_TOO_SMALL;
+    for (int i = 0; i < 8 && code == DS__NVML_TOO_SMALL; i++) { /* more may start meanwhile */
+        ds__nvml_process *list = ds__alloc(room * sizeof *list);
+        if (!list) return DS__NVML_TOO_SMALL;
+        count = room;
+        code = n->processes(device, &count, list);
+        if (code == 0 && count == 0) ds__pen_print(p, "no processes are running\n");
+        for (unsigned k = 0; code == 0 && k < count && k < room; k++) {
+            const ds__nvml_process_v1 *old = (const ds__nvml_process_v1 *)list + k;
+            ds__mprocess(p, n->old ? old->pid : list[k].pid, n->old ? old->bytes : list[k].bytes);
+        }
+        ds__release(list);
+        room = count > room ? count + 16 : 2 * room;
+    }
+    return code;
+}
+static ds_result ds__mprocesses_cuda(ds_device device, ds__pen *p) {
+    const char *path = getenv("DEVSTREAM_NVML");
+    ds_device_properties properties;
+    ds__nvml n;
+    void *handle = NULL;
+    ds_result r = ds__driver_of(device)->device_properties(device.index, &properties);
+    if (r < 0) return r;
+    if (!path || !*path) path = "libnvidia-ml.so.1";
+    const char *why = ds__nvml_load(&n, path);
+    if (why) {
+        ds__pen_print(p, "processes are unknown: NVML (%s) tells them, and %s\n", path, why);
+        return DS_OK;
+    }
+    int code = ds__nvml_device(&n, &properties, &handle);
+    if (code == 0) code = ds__nvml_write(&n, handle, p);
+    if (code != 0) ds__pen_print(p, "processes are unknown: NVML says %d (%s)\n", code, n.text(code));
+    n.shutdown();
+    dlclose(n.library);
+    return DS_OK;
+}
+#else
+static ds_result ds__mprocesses_cuda(ds_device device, ds__pen *p) { (void)device; (void)p; return DS_OK; } /* there is no such device */
+#endif
+
+DSDEF ds_result (ds_mem_list_processes)(ds_device device, ds_write_fn write_fn, void *user) {
+    DS__ENTER("ds_mem_list_processes");
+    DS__REQUIRE(write_fn, "write_fn is NULL");
+    DS__RESOLVE(device);
+    ds__pen pen = { write_fn, user, 0, 0 };
+    ds_result r = DS_OK;
+    size_t avail = 0, total = 0;
+    ds__pen_print(&pen, "%s:%d\n", device.type == DS_DEVICE_CUDA ? "GPU" : "CPU", device.index);
+    if (device.type == DS_DEVICE_CUDA) r = ds__mprocesses_cuda(device, &pen);
+    else if ((r = ds__driver_of(device)->device_memory(device.index, &avail, &total)) == DS_OK) { /* nobody else has this device */
+        if (total > avail) ds__mprocess(&pen, (unsigned)getpid(), total - avail);
+        else ds__pen_print(&pen, "no processes are running\n");
+    }
+    return r == DS_OK && pen.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped) : r;
+}
+
+/* ---- >>memory reports: out of memory ---- */
+
+typedef struct ds__msize { char text[24]; } ds__msize;
+static ds__msize ds__mformat(size_t n) {
+    ds__msize s;
+    double kib = (double)n / 1024;
+    if (n <= 1024) snprintf(s.text, sizeof s.text, "%zu bytes", n);
+    else if (n <= DS__MIB) snprintf(s.text, sizeof s.text, "%.2f KiB", kib);
+    else if (n <= 1024 * DS__MIB) snprintf(s.text, sizeof s.text, "%.2f MiB", kib / 1024);
+    else snprintf(s.text, sizeof s.text, "%.2f GiB", kib / 1048576);
+    return s;
+}
+#define DS__SIZE(n) ds__mformat(n).text
+
+/* Whose the live blocks are: by label, else by file and line. Labels are compared by their text and belong to the blocks. */
+#define DS__OWNERS 1024           /* slots of the table; when three quarters are taken the others are one owner, `rest` */
+typedef struct ds__mowner { const char *label, *file; uint32_t line; size_t bytes, count; } ds__mowner;
+typedef struct ds__mowners { ds__mowner *slot; size_t used; ds__mowner rest; } ds__mowners; /* slot NULL: no memory for it */
+
+static int ds__msame(const char *a, const char *b) { return a == b || (a && b && !strcmp(a, b)); }
+static void ds__mowners_add(ds__mowners *t, const ds__mblock *b) {
+    uint32_t hash = 2166136261u ^ (b->label ? 0 : b->line);
+    ds__mowner *o = &t->rest;
+    for (const char *c = b->label ? b->label : b->file ? b->file : ""; *c; c++) hash = (hash ^ (unsigned char)*c) * 16777619u;
+    for (size_t i = hash % DS__OWNERS; t->slot; i = (i + 1) % DS__OWNERS) {
+        ds__mowner *at = &t->slot[i];
+        if (at->count) {
+            if (!ds__msame(at->label, b->label) || (!b->label && (at->line != b->line || !ds__msame(at->file, b->file)))) continue;
+        } else {
+            if (t->used >= DS__OWNERS / 4 * 3) break;
+            t->used++;
+            at->label = b->label;
+            at->file = b->file;
+            at->line = b->line;
+        }
+        o = at;
+        break;
+    }
+    o->bytes += b->size;
+    o->count++;
+}
+/* Takes the one with most bytes out; NULL: all are out. */
+static ds__mowner *ds__mowners_next(ds__mowners *t, ds__mowner *out) {
+    ds__mowner *best = &t->rest;
+    for (size_t i = 0; t->slot && i < DS__OWNERS; i++) if (t->slot[i].bytes > best->bytes) best = &t->slot[i];
+    *out = *best;
+    best->bytes = 0;
+    return out->bytes ? best : NULL;
+}
+static void ds__mowner_name(const ds__mowners *t, const ds__mowner *which, const ds__mowner *o, char out[80]) {
+    if (which == &t->rest) snprintf(out, 80, t->slot ? "(many others)" : "(not told apart: no memory)");
+    else if (o->label) snprintf(out, 80, "%.79s", o->label);
+    else if (o->file) snprintf(out, 80, "%.66s:%u", ds__short_path(o->file), (unsigned)o->line);
+    else snprintf(out, 80, "(unknown)");
+}
+
+#define DS__TOP 10
+typedef struct ds__mshortage {
+    ds__mdevice *dev;
+    ds__mpool *pool;
+    size_t wanted, segment;
+    ds_result why;
+    size_t total, free, outside;  /* of the device; outside: used, and not the allocator's. 0 when it does not tell */
+    int known;
+    size_t limit, pool_limit;     /* 0: none */
+    size_t reserved, live, pending, cached, live_count, pending_count, cached_count, largest; /* of all pools */
+    size_t pool_reserved, pool_cached, pool_largest; /* of the one that was asked */
+    size_t private_reserved, private_cached;
+    ds__mowners owners;
+    struct { char name[80]; size_t bytes, count; } top[DS__TOP];
+    size_t tops;
+    char hint[256];
+} ds__mshortage;
+
+static void ds__moom_block(ds__mshortage *s, const ds__mblock *b, int asked, int private_one) {
+    switch (b->state) {
+    case DS_BLOCK_LIVE:
+        s->live += b->size;
+        s->live_count++;
+        ds__mowners_add(&s->owners, b);
+        break;
+    case DS_BLOCK_PENDING:
+        s->pending += b->size;
+        s->pending_count++;
+        break;
+    case DS_BLOCK_FREE:
+        s->cached += b->size;
+        s->cached_count++;
+        if (b->size > s->largest) s->largest = b->size;
+        if (asked) s->pool_cached += b->size;
+        if (asked && b->size > s->pool_largest) s->pool_largest = b->size;
+        if (private_one) s->private_cached += b->size;
+        break;
+    default: break;
+    }
+}
+/* Everything is locked. */
+static void ds__moom_walk(ds__mshortage *s) {
+    for (const ds__mpool *p = &s->dev->main; p; p = p->next) {
+        int asked = p == s->pool, private_one = p != &s->dev->main;
+        for (const ds__arena *a = p->arenas; a; a = a->next) {
+            for (const ds__segment *g = a->segments; g; g = g->next) {
+                s->reserved += g->mapped;
+                if (asked) s->pool_reserved += g->mapped;
+                if (private_one) s->private_reserved += g->mapped;
+                for (const ds__mblock *b = g->first; b; b = b->next) ds__moom_block(s, b, asked, private_one);
+            }
+        }
+    }
+}
+/* The biggest owners, with copies of their names: a label lives as long as its block, which may be freed once nothing is locked. */
+static void ds__moom_rank(ds__mshortage *s) {
+    ds__mowner o, *which;
+    for (s->tops = 0; s->tops < DS__TOP && (which = ds__mowners_next(&s->owners, &o)); s->tops++) {
+        ds__mowner_name(&s->owners, which, &o, s->top[s->tops].name);
+        s->top[s->tops].bytes = o.bytes;
+        s->top[s->tops].count = o.count;
+    }
+}
+
+static void ds__moom_collect(ds__mshortage *s) {
+    ds__tls.mute++; /* this is not what went wrong */
+    s->known = ds__driver_of(s->dev->device)->device_memory(s->dev->device.index, &s->free, &s->total) == DS_OK;
+    ds__tls.mute--;
+    if (!s->known) { s->free = 0; s->total = s->dev->total; }
+    s->limit = atomic_load_explicit(&s->dev->limit, memory_order_relaxed);
+    s->pool_limit = s->pool->limit;
+    s->owners.slot = ds__alloc(DS__OWNERS * sizeof *s->owners.slot);
+    ds__mem_lock_all(s->dev);
+    ds__moom_walk(s);
+    ds__moom_rank(s);
+    ds__mem_unlock_all(s->dev);
+    ds__release(s->owners.slot);
+    if (s->known && s->total > s->free && s->total - s->free > s->reserved) s->outside = s->total - s->free - s->reserved;
+}
+static int ds__moom_fragmentation(const ds__mshortage *s) {
+    return s->cached ? (int)(100.0 * (1.0 - (double)s->largest / (double)s->cached) + 0.5) : 0;
+}
+
+/* Whether growing segments could be had. */
+static int ds__moom_could_grow(const ds__mshortage *s) {
+    void *at = NULL;
+    size_t page = 0;
+    if (s->pool->config.expandable_segments || s->pool->alloc_fn || s->pool->shareable || s->dev->has_space == 0) return 0;
+    if (s->dev->has_space > 0) return 1;
+    ds__tls.mute++;
+    ds_result r = ds__space_reserve(s->dev->device, 2 * DS__MIB, &page, &at);
+    if (r == DS_OK) ds__space_release(s->dev->device, at, 2 * DS__MIB);
+    ds__tls.mute--;
+    return r == DS_OK;
+}
+/* Memory that is there and cannot be used for this; 0: none. */
+static int ds__moom_hint_cached(ds__mshortage *s) {
+    const ds_mem_config *c = &s->pool->config;
+    char *out = s->hint;
+    const size_t room = sizeof s->hint;
+    if (s->pending >= s->wanted)
+        return snprintf(out, room, "%s are freed but wait for other streams; synchronise those, or say ds_mem_record_use right after their last use", DS__SIZE(s->pending));
+    if (s->pool_largest >= s->wanted && c->max_split_size <= s->pool_largest && s->wanted < c->max_split_size)
+        return snprintf(out, room, "a free block of %s is not split because of max_split_size, %s", DS__SIZE(s->pool_largest), DS__SIZE(c->max_split_size));
+    if (s->pool_largest >= s->wanted)
+        return snprintf(out, room, "a free block of %s belongs to another stream; %s", DS__SIZE(s->pool_largest), c->reuse == DS_REUSE_NEVER
+                        ? "with reuse:on_shortage this one may wait for it" : "wait for that stream, or allocate there");
+    if (s->pool_cached >= s->wanted && ds__moom_could_grow(s))
+        return snprintf(out, room, "%s are cached in pieces too small; with expandable_segments:True pieces can be moved together", DS__SIZE(s->pool_cached));
+    if (s->pool_cached >= s->wanted)
+        return snprintf(out, room, "%s are cached in pieces too small; allocate first what lives long, or let sizes repeat (roundup_power2_divisions:4)",
+                        DS__SIZE(s->pool_cached));
+    if (s->private_cached >= s->wanted)
+        return snprintf(out, room, "%s are free in private pools; destroy graphs and pools that are done, or create the pools with use_on_oom",
+                        DS__SIZE(s->private_cached));
+    return 0;
+}
+static void ds__moom_hint(ds__mshortage *s) {
+    char *out = s->hint;
+    const size_t room = sizeof s->hint;
+    size_t most = s->limit && s->limit < s->total ? s->limit : s->total;
+    int pools = s->pool_limit && s->segment > s->pool_limit - (s->pool_reserved < s->pool_limit ? s->pool_reserved : s->pool_limit);
+    int devices = s->limit && s->segment > s->limit - (s->reserved < s->limit ? s->reserved : s->limit);
+    if (s->wanted >= (size_t)1 << 60) { snprintf(out, room, "no device has 2^60 bytes; the size looks like a negative number or an overflow"); return; }
+    if (s->total && s->wanted > s->total) { snprintf(out, room, "the device is smaller than the request"); return; }
+    if (most && s->wanted > most) { snprintf(out, room, "the request is larger than the limit of %s; ds_mem_set_limit and ds_mem_set_fraction change it", DS__SIZE(most)); return; }
+    if (s->pool_limit && s->wanted > s->pool_limit) { snprintf(out, room, "the request is larger than the pool's limit of %s", DS__SIZE(s->pool_limit)); return; }
+    if (ds__moom_hint_cached(s)) return;
+    if (pools) { snprintf(out, room, "only the pool's limit of %s is in the way; raise it, or free memory of the pool", DS__SIZE(s->pool_limit)); return; }
+    if (devices) {
+        snprintf(out, room, "only the limit of %s is in the way; ds_mem_set_limit and ds_mem_set_fraction (limit, per_process_memory_fraction) raise it", DS__SIZE(s->limit));
+        return;
+    }
+    if (s->outside >= s->wanted || s->outside > s->total / 2) {
+        snprintf(out, room, "%s of the device are used by others: processes (ds_mem_list_processes), contexts, libraries, ds_alloc", DS__SIZE(s->outside));
+        return;
+    }
+    if (s->tops && s->top[0].bytes > s->live / 2)
+        snprintf(out, room, "%.60s has %s of the %s that are allocated; look there first", s->top[0].name, DS__SIZE(s->top[0].bytes), DS__SIZE(s->live));
+    else snprintf(out, room, "live blocks need it all; free some, or work on smaller pieces");
+}
+
+typedef struct ds__mpage { char *text; size_t room, n; } ds__mpage;
+__attribute__((format(printf, 2, 3))) static void ds__mprint(ds__mpage *p, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    int n = vsnprintf(p->text + p->n, p->room - p->n, format, args);
+    va_end(args);
+    if (n > 0) p->n = p->n + (size_t)n < p->room ? p->n + (size_t)n : p->room - 1;
+}
+static void ds__moom_page(const ds__mshortage *s, ds__mpage *p) {
+    const char *type = ds__type_name(s->dev->device.type);
+    ds__mprint(p, "out of memory on %s:%d", type, s->dev->device.index);
+    if (ds__tls.site.file) ds__mprint(p, " in %s at %s:%d", ds__tls.fn, ds__short_path(ds__tls.site.file), ds__tls.site.line);
+    ds__mprint(p, "\n  asked for       %s", DS__SIZE(s->wanted));
+    if (s->segment != s->wanted) ds__mprint(p, ", for which %s were needed", DS__SIZE(s->segment));
+    if (s->pool != &s->dev->main) ds__mprint(p, ", from the pool %s", s->pool->label ? s->pool->label : "without a label");
+    ds__mprint(p, "\n  device          %s in all, %s free", DS__SIZE(s->total), s->known ? DS__SIZE(s->free) : "nobody knows how much");
+    if (s->outside) ds__mprint(p, ", %s used by others than this allocator", DS__SIZE(s->outside));
+    ds__mprint(p, "\n  limit           %s", s->limit ? DS__SIZE(s->limit) : "none");
+    if (s->pool_limit) ds__mprint(p, ", of the pool %s, which has reserved %s", DS__SIZE(s->pool_limit), DS__SIZE(s->pool_reserved));
+    ds__mprint(p, "\n  reserved        %s", DS__SIZE(s->reserved));
+    if (s->private_reserved) ds__mprint(p, ", %s of it by private pools, of which %s are cached", DS__SIZE(s->private_reserved), DS__SIZE(s->private_cached));
+    ds__mprint(p, "\n  allocated       %s in %zu block%s", DS__SIZE(s->live), s->live_count, s->live_count == 1 ? "" : "s");
+    ds__mprint(p, "\n  pending         %s in %zu block%s, freed while other streams use them", DS__SIZE(s->pending), s->pending_count, s->pending_count == 1 ? "" : "s");
+    ds__mprint(p, "\n  cached          %s in %zu block%s", DS__SIZE(s->cached), s->cached_count, s->cached_count == 1 ? "" : "s");
+    ds__mprint(p, "\n  largest free    %s\n  fragmentation   %d %%\n", DS__SIZE(s->largest), ds__moom_fragmentation(s));
+    if (s->tops) ds__mprint(p, "biggest owners\n");
+    for (size_t i = 0; i < s->tops; i++)
+        ds__mprint(p, "  %-16s in %6zu block%s %s\n", DS__SIZE(s->top[i].bytes), s->top[i].count, s->top[i].count == 1 ? " " : "s", s->top[i].name);
+    ds__mprint(p, "hint: %s\n", s->hint);
+}
+/* What ds_last_error() has room for: owners are left out from the least one on. */
+static void ds__moom_line(const ds__mshortage *s, ds__mpage *p) {
+    const size_t tail = strlen(s->hint) + 16;
+    ds__mprint(p, "%s were asked for on %s:%d, which has %s, %s free", DS__SIZE(s->wanted), ds__type_name(s->dev->device.type), s->dev->device.index,
+               DS__SIZE(s->total), s->known ? DS__SIZE(s->free) : "unknown");
+    if (s->limit) ds__mprint(p, ", limit %s", DS__SIZE(s->limit));
+    if (s->pool_limit) ds__mprint(p, ", limit of the pool %s", DS__SIZE(s->pool_limit));
+    ds__mprint(p, "; allocated %s, reserved %s, pending %s, largest free %s, fragmentation %d %%", DS__SIZE(s->live), DS__SIZE(s->reserved),
+               DS__SIZE(s->pending), DS__SIZE(s->largest), ds__moom_fragmentation(s));
+    for (size_t i = 0; i < s->tops; i++) {
+        ds__msize size = ds__mformat(s->top[i].bytes);
+        if (p->n + strlen(s->top[i].name) + strlen(size.text) + tail >= p->room) break;
+        ds__mprint(p, "%s%s %s", i ? ", " : "; most: ", s->top[i].name, size.text);
+    }
+    ds__mprint(p, "; hint: %s", s->hint);
+}
+
+/* Sets the sentence of the error `why` and the thread's long report. Nothing is locked. `wanted` is what the block needs, `segment` what was
+   asked of the driver. */
+__attribute__((cold, noinline)) DS__SEAM
+static void ds__oom_report(ds__mdevice *dev, ds__mpool *pool, size_t wanted, size_t segment, ds_result why) {
+    char line[450];
+    ds__mshortage s;
+    ds__mpage page = { NULL, 6144, 0 }, short_one = { line, sizeof line, 0 };
+    size_t before = (ds__tls.site.file ? strlen(ds__tls.site.file) + 14 : 0) + (ds__tls.fn ? strlen(ds__tls.fn) : 9) + 3; /* of ds__fail */
+    if (before + sizeof line > sizeof ds__tls.error) short_one.room = before + 200 < sizeof ds__tls.error ? sizeof ds__tls.error - before : 200;
+    ds__thread *t = ds__thread_state();
+    memset(&s, 0, sizeof s);
+    s.dev = dev;
+    s.pool = pool ? pool : &dev->main;
+    s.wanted = wanted;
+    s.segment = segment > wanted && !(s.pool->config.expandable_segments && dev->has_space > 0) ? segment : wanted;
+    ds__moom_collect(&s);
+    ds__moom_hint(&s);
+    page.text = t ? ds__alloc(page.room) : NULL;
+    if (page.text) ds__moom_page(&s, &page);
+    if (t) { ds__release(t->report); t->report = page.text; }
+    ds__moom_line(&s, &short_one);
+    ds__fail(why, "%s", line);
+}
+
+DSDEF const char *(ds_mem_last_report)(void) {
+    const ds__thread *t = ds__tls.thread;
+    return t && ds__tls.epoch == ds__g.epoch && t->report ? t->report : "";
+}
+
+/* ---- >>memory reports: leaks ---- */
+
+/* At shutdown: blocks that were not freed, by owner. What belongs to a graph is not a leak. */
+static void ds__tell_leaks(ds__mdevice *dev) {
+    ds__mowners owners = { NULL, 0, { NULL, NULL, 0, 0, 0 } };
+    ds__mowner o, *which;
+    char name[80];
+    if (ds__g.log_level < DS_LOG_WARNING) return;
+    owners.slot = ds__alloc(DS__OWNERS * sizeof *owners.slot);
+    for (const ds__mpool *p = &dev->main; p; p = p->next)
+        for (const ds__arena *a = p->name[0] ? NULL : p->arenas; a; a = a->next)
+            for (const ds__segment *g = a->segments; g; g = g->next)
+                for (const ds__mblock *b = g->first; b; b = b->next)
+                    if (b->state == DS_BLOCK_LIVE) ds__mowners_add(&owners, b);
+    while ((which = ds__mowners_next(&owners, &o))) {
+        ds__mowner_name(&owners, which, &o, name);
+        ds__warn("%zu block%s of %s on %s:%d, %s, %s not freed", o.count, o.count == 1 ? "" : "s", name, ds__type_name(dev->device.type), dev->device.index,
+                 DS__SIZE(o.bytes), o.count == 1 ? "was" : "were");
+    }
+    ds__release(owners.slot);
+}
+
+/* ---- >>memory snapshots -------------------------------------------------------------------------------------------- */
+
+/* Policy.
+    1. The history is a ring per device. The engine writes it; here it is made, cleared and read.
+    2. A snapshot is collected first, device by device with the device stopped, into memory of ours; then it is written without a lock.
+    3. One walk over what was collected makes the pickle and the JSON, so that they say the same; the page reads a shorter form of it.
+    4. Texts are kept once, as valid UTF-8, and so are frames: a file, a line and a label.
+    5. `lock` is taken before all locks of the engine but ds__m.lock, `watch` after all of them, around the calls of observers. */
+
+#define DS__HISTORY_ENTRIES ((size_t)65536)
+#define DS__ACTIONS 10u
+
+typedef struct ds__mremark ds__mremark;
+struct ds__mremark {              /* the text of an annotation */
+    ds__mremark *next;
+    uint64_t until;               /* the ring has lost it when it has turned once after so many events */
+    char text[256];
+};
+typedef struct ds__mwatcher { ds_mem_event_fn fn; void *user; } ds__mwatcher;
+static struct {
+    pthread_mutex_t lock;         /* of what follows, and of all rings' sizes */
+    int on;
+    size_t entries;
+    unsigned actions;             /* that are recorded */
+    struct { ds__mremark *first, *last; } remarks[DS_BACKEND_COUNT][DS__MAX_DEVICES];
+    pthread_mutex_t watch;        /* of what follows */
+    ds__mwatcher *watchers;
+    size_t watcher_count, watcher_room;
+} ds__mh = { .lock = PTHREAD_MUTEX_INITIALIZER, .watch = PTHREAD_MUTEX_INITIALIZER };
+
+#define DS__EACH_MDEVICE(dev) \
+    for (int ds__b = 0; ds__b < DS_BACKEND_COUNT; ds__b++) \
+        for (int ds__i = 0; ds__i < DS__MAX_DEVICES; ds__i++) \
+            for (ds__mdevice *dev = ds__mem_device_at(ds__b, ds__i), *ds__once = dev; ds__once; ds__once = NULL)
+
+/* ---- history ---- */
+
+/* Says what the device has to tell from now on. `lock` is held; nothing is being recorded when it returns. */
+static void ds__history_apply(ds__mdevice *dev) {
+    pthread_mutex_lock(&ds__mh.watch);
+    unsigned watch = (ds__mh.on && dev->history_room ? ds__mh.actions : 0) | (ds__mh.watcher_count ? DS__WATCHED : 0);
+    pthread_mutex_unlock(&ds__mh.watch);
+    ds__lock_take(&dev->history_lock);
+    atomic_store(&dev->watch, watch);
+    ds__lock_give(&dev->history_lock);
+}
+
+/* Gives the device this ring (or none), and the old one back. */
+static ds__mevent *ds__history_swap(ds__mdevice *dev, ds__mevent *ring, size_t room) {
+    ds__lock_take(&dev->history_lock);
+    ds__mevent *old = dev->history;
+    dev->history = ring;
+    dev->history_room = room;
+    atomic_store_explicit(&dev->history_count, 0, memory_order_relaxed);
+    ds__lock_give(&dev->history_lock);
+    return old;
+}
+
+/* The device's memory has just been made: it takes part in what was started before. */
+static void ds__mem_history_join(ds__mdevice *dev) {
+    pthread_mutex_lock(&ds__mh.lock);
+    if (ds__mh.on && !dev->history_room) {
+        ds__mevent *ring = ds__alloc(ds__mh.entries * sizeof *ring);
+        if (ring) ds__history_swap(dev, ring, ds__mh.entries);
+        else ds__log(DS_LOG_WARNING, DS_ERR_OUT_OF_MEMORY, "no memory for the history of a device: it is not recorded");
+    }
+    ds__history_apply(dev);
+    pthread_mutex_unlock(&ds__mh.lock);
+}
+
+static void ds__remarks_drop(int backend, int index, uint64_t count, size_t room) {
+    ds__mremark **first = &ds__mh.remarks[backend][index].first;
+    while (*first && count - (*first)->until >= room) {
+        ds__mremark *old = *first;
+        *first = old->next;
+        ds__release(old);
+    }
+}
+
+DSDEF ds_result (ds_mem_history_start)(const ds_mem_history_desc *desc) {
+    static const ds_mem_history_desc usual;
+    ds__mevent *ring[DS_BACKEND_COUNT][DS__MAX_DEVICES];
+    ds_result r = DS_OK;
+    DS__ENTER("ds_mem_history_start");
+    if (!desc) desc = &usual;
+    size_t entries = desc->entries ? desc->entries : DS__HISTORY_ENTRIES;
+    DS__REQUIRE(!(desc->skip >> DS__ACTIONS), "skip is %#x: there is no action %#x", desc->skip, desc->skip >> DS__ACTIONS << DS__ACTIONS);
+    DS__REQUIRE(entries <= SIZE_MAX / 2 / sizeof(ds__mevent), "%zu entries are more than there is memory", entries);
+    memset(ring, 0, sizeof ring);
+    pthread_mutex_lock(&ds__mh.lock);
+    DS__EACH_MDEVICE(dev)
+        if (r == DS_OK && !(ring[ds__b][ds__i] = ds__alloc(entries * sizeof(ds__mevent))))
+            r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a history of %zu entries", entries);
+    if (r == DS_OK) {
+        ds__mh.on = 1;
+        ds__mh.entries = entries;
+        ds__mh.actions = ((1u << DS__ACTIONS) - 1) & ~desc->skip;
+        DS__EACH_MDEVICE(dev) {
+            ring[ds__b][ds__i] = ds__history_swap(dev, ring[ds__b][ds__i], ring[ds__b][ds__i] ? entries : 0);
+            ds__remarks_drop(ds__b, ds__i, UINT64_MAX, 0);
+            ds__history_apply(dev);
+        }
+    }
+    for (int b = 0; b < DS_BACKEND_COUNT; b++)
+        for (int i = 0; i < DS__MAX_DEVICES; i++) ds__release(ring[b][i]);
+    pthread_mutex_unlock(&ds__mh.lock);
+    return r;
+}
+
+DSDEF ds_result (ds_mem_history_stop)(void) {
+    DS__ENTER("ds_mem_history_stop");
+    pthread_mutex_lock(&ds__mh.lock);
+    ds__mh.on = 0;
+    DS__EACH_MDEVICE(dev) ds__history_apply(dev);
+    pthread_mutex_unlock(&ds__mh.lock);
+    return DS_OK;
+}
+
+/* Bytes of the UTF-8 character that begins there; 0: there is none. */
+static size_t ds__utf8(const char *text) {
+    const unsigned char *p = (const unsigned char *)text;
+    unsigned low = 0x80, high = 0xbf;
+    size_t n = p[0] < 0x80 ? 1 : p[0] < 0xc2 ? 0 : p[0] < 0xe0 ? 2 : p[0] < 0xf0 ? 3 : p[0] < 0xf5 ? 4 : 0;
+    if (p[0] == 0xe0) low = 0xa0;
+    if (p[0] == 0xed) high = 0x9f; /* surrogates */
+    if (p[0] == 0xf0) low = 0x90;
+    if (p[0] == 0xf4) high = 0x8f;
+    for (size_t i = 1; i < n; i++, low = 0x80, high = 0xbf)
+        if (p[i] < low || p[i] > high) return 0;
+    return n;
+}
+
+/* Copies as much as there is room for, in whole characters; what is no UTF-8 becomes question marks. */
+static size_t ds__utf8_copy(char *to, size_t room, const char *text) {
+    size_t n = 0;
+    while (*text) {
+        size_t step = ds__utf8(text);
+        if (n + (step ? step : 1) >= room) break;
+        if (step) memcpy(to + n, text, step); else to[n] = '?';
+        n += step ? step : 1;
+        text += step ? step : 1;
+    }
+    to[n] = 0;
+    return n;
+}
+
+DSDEF ds_result (ds_mem_annotate)(ds_device device, const char *text) {
+    DS__ENTER("ds_mem_annotate");
+    DS__REQUIRE(text, "text is NULL");
+    DS__RESOLVE(device);
+    ds__mdevice *dev = ds__mem_device(device);
+    if (!dev) return DS_ERR_OUT_OF_MEMORY;
+    if (!(atomic_load(&dev->watch) & (1u << DS_ACTION_ANNOTATION | DS__WATCHED))) return DS_OK;
+    ds__mremark *m = ds__alloc(sizeof *m);
+    if (!m) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an annotation");
+    int b = ds__backend_of(device), i = device.index;
+    ds__utf8_copy(m->text, sizeof m->text, text);
+    pthread_mutex_lock(&ds__mh.lock);
+    ds__mem_note(dev, DS_ACTION_ANNOTATION, 0, 0, 0, 0, ds__tls.site.file, (uint32_t)ds__tls.site.line, m->text);
+    m->until = atomic_load_explicit(&dev->history_count, memory_order_relaxed);
+    ds__remarks_drop(b, i, m->until, dev->history_room);
+    if (ds__mh.remarks[b][i].first) ds__mh.remarks[b][i].last->next = m;
+    else ds__mh.remarks[b][i].first = m;
+    ds__mh.remarks[b][i].last = m;
+    pthread_mutex_unlock(&ds__mh.lock);
+    return DS_OK;
+}
+
+/* ---- observers ---- */
+
+static void ds__mem_tell(ds__mdevice *dev, const ds__mevent *e) {
+    ds_mem_event event = { .action = (ds_mem_action)e->action, .address = e->address, .bytes = e->bytes, .stream = e->stream, .time_ns = e->time_ns,
+                           .site = { e->file, (int)e->line }, .label = e->label, .pool = { e->pool } };
+    int outer = ds__tls.in_callback;
+    pthread_mutex_lock(&ds__mh.watch);
+    ds__tls.in_callback = 1;
+    for (size_t i = 0; i < ds__mh.watcher_count; i++) ds__mh.watchers[i].fn(dev->device, &event, ds__mh.watchers[i].user);
+    ds__tls.in_callback = outer;
+    pthread_mutex_unlock(&ds__mh.watch);
+}
+
+/* Room for `more` elements; 0: no memory. */
+static int ds__snap_room(void *list, size_t element, size_t count, size_t more, size_t *room) {
+    void *old, *bigger;
+    size_t wanted = 2 * *room > count + more ? 2 * *room : count + more + 16;
+    if (count + more <= *room) return 1;
+    if (wanted > SIZE_MAX / 4 / element || !(bigger = ds__alloc(wanted * element))) return 0;
+    memcpy(&old, list, sizeof old);
+    if (count) memcpy(bigger, old, count * element);
+    ds__release(old);
+    memcpy(list, &bigger, sizeof bigger);
+    *room = wanted;
+    return 1;
+}
+
+DSDEF ds_result (ds_mem_on_event)(ds_mem_event_fn fn, void *user) {
+    DS__ENTER("ds_mem_on_event");
+    DS__REQUIRE(fn, "fn is NULL");
+    pthread_mutex_lock(&ds__mh.lock);
+    pthread_mutex_lock(&ds__mh.watch);
+    int room = ds__snap_room(&ds__mh.watchers, sizeof *ds__mh.watchers, ds__mh.watcher_count, 1, &ds__mh.watcher_room);
+    if (room) ds__mh.watchers[ds__mh.watcher_count++] = (ds__mwatcher){ fn, user };
+    pthread_mutex_unlock(&ds__mh.watch);
+    DS__EACH_MDEVICE(dev) ds__history_apply(dev);
+    pthread_mutex_unlock(&ds__mh.lock);
+    return room ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an observer");
+}
+
+DSDEF ds_result (ds_mem_remove_on_event)(ds_mem_event_fn fn, void *user) {
+    DS__ENTER("ds_mem_remove_on_event");
+    DS__REQUIRE(fn, "fn is NULL");
+    pthread_mutex_lock(&ds__mh.lock);
+    pthread_mutex_lock(&ds__mh.watch);
+    size_t i = 0, n = ds__mh.watcher_count;
+    while (i < n && (ds__mh.watchers[i].fn != fn || ds__mh.watchers[i].user != user)) i++;
+    if (i < n) memmove(&ds__mh.watchers[i], &ds__mh.watchers[i + 1], (--ds__mh.watcher_count - i) * sizeof *ds__mh.watchers);
+    pthread_mutex_unlock(&ds__mh.watch);
+    DS__EACH_MDEVICE(dev) ds__history_apply(dev);
+    pthread_mutex_unlock(&ds__mh.lock);
+    return i < n ? DS_OK : ds__fail(DS_ERR_INVALID_VALUE, "this function is no observer with this argument");
+}
+
+/* ds_shutdown: everything starts afresh. */
+static void ds__snapshot_shutdown(void) {
+    DS__EACH_MDEVICE(dev) {
+        ds__release(ds__history_swap(dev, NULL, 0));
+        ds__remarks_drop(ds__b, ds__i, UINT64_MAX, 0);
+    }
+    ds__release(ds__mh.watchers);
+    ds__mh.watchers = NULL;
+    ds__mh.watcher_count = ds__mh.watcher_room = ds__mh.entries = 0;
+    ds__mh.on = 0;
+    DS__EACH_MDEVICE(dev) ds__history_apply(dev);
+}
+
+/* ---- what a snapshot has collected ---- */
+
+typedef struct ds__sframe { uint32_t file, line, name; } ds__sframe; /* texts */
+typedef struct ds__sblock { uint64_t address, size, asked; uint32_t frame, state; } ds__sblock;
+typedef struct ds__ssegment {
+    uint64_t address, size, allocated, active, requested, stream;
+    uint32_t device, pool, kind, growing;
+    size_t first, count;          /* blocks */
+} ds__ssegment;
+typedef struct ds__spool { uint64_t id, name[2]; uint32_t label, device; } ds__spool;
+typedef struct ds__sdevice {
+    ds_device device;
+    size_t total, limit, room;
+    uint64_t seen;                /* events since the start of the history */
+    uint64_t active;
+    ds__mevent *events;           /* from the oldest; `line` is their frame, or the text of an annotation, and `pool` an index */
+    size_t count;
+} ds__sdevice;
+typedef struct ds__sindex { uint32_t *slot; size_t mask; } ds__sindex; /* what is at i is entered as i + 1 */
+
+typedef struct ds__snap {
+    int broken;                   /* there was no memory */
+    ds__sdevice *devices;         /* all that exist */
+    uint32_t device_count;
+    ds__ssegment *segments;
+    ds__sblock *blocks;
+    ds__spool *pools;
+    ds__sframe *frames;           /* from 1 */
+    char *text;
+    size_t *texts;                /* where they begin; from 1 */
+    size_t segment_count, segment_room, block_count, block_room, pool_count, pool_room, frame_count, frame_room, text_size, text_room,
+        texts_count, texts_room;
+    ds__sindex text_index, frame_index;
+    struct { const char *ptr; uint32_t text; } recent[256];
+    ds_mem_config config;
+    size_t entries;               /* of the history */
+    uint32_t nobody;              /* the name of a frame without a label */
+    uint64_t time_ns;             /* of the monotonic clock; and from that to the time of day */
+    int64_t to_wall_ns;
+} ds__snap;
+
+#define DS__SNAP_MORE(s, list, count, room) \
+    (!(s)->broken && ((s)->broken = !ds__snap_room(&(s)->list, sizeof *(s)->list, (s)->count, 1, &(s)->room)) == 0)
+
+/* Finds what has this hash and is equal, or the place for it. `find` compares with what is at an index. NULL: no memory. */
+static uint32_t *ds__snap_slot(ds__snap *s, ds__sindex *x, size_t count, uint64_t hash, int (*same)(ds__snap *s, uint32_t at, const void *key),
+                               uint64_t (*hash_of)(ds__snap *s, uint32_t at), const void *key) {
+    if (2 * count >= x->mask) {
+        size_t size = x->mask ? 4 * (x->mask + 1) : 1024;
+        uint32_t *bigger = ds__alloc(size * sizeof *bigger);
+        if (!bigger) { s->broken = 1; return NULL; }
+        for (uint32_t i = 1; i <= count; i++) {
+            size_t at = hash_of(s, i) & (size - 1);
+            while (bigger[at]) at = (at + 1) & (size - 1);
+            bigger[at] = i;
+        }
+        ds__release(x->slot);
+        x->slot = bigger;
+        x->mask = size - 1;
+    }
+    size_t at = hash & x->mask;
+    while (x->slot[at] && !same(s, x->slot[at], key)) at = (at + 1) & x->mask;
+    return &x->slot[at];
+}
+
+static uint64_t ds__hash_text(const char *text) {
+    uint64_t h = 14695981039346656037u; /* FNV-1a */
+    for (; *text; text++) h = (h ^ (unsigned char)*text) * 1099511628211u;
+    return h ^ h >> 32;
+}
+static const char *ds__snap_string(const ds__snap *s, uint32_t text) { return text ? s->text + s->texts[text - 1] : ""; }
+static int ds__text_same(ds__snap *s, uint32_t at, const void *key) { return strcmp(ds__snap_string(s, at), key) == 0; }
+static uint64_t ds__text_hash(ds__snap *s, uint32_t at) { return ds__hash_text(ds__snap_string(s, at)); }
+
+/* The number of a text, which is copied; 0: NULL, or no memory. */
+static uint32_t ds__snap_text(ds__snap *s, const char *text) {
+    char clean[2048];
+    if (!text || s->broken) return 0;
+    size_t n = ds__utf8_copy(clean, sizeof clean, text) + 1;
+    uint32_t *slot = ds__snap_slot(s, &s->text_index, s->texts_count, ds__hash_text(clean), ds__text_same, ds__text_hash, clean);
+    if (!slot || *slot) return slot ? *slot : 0;
+    if (!DS__SNAP_MORE(s, texts, texts_count, texts_room)) return 0;
+    if (!ds__snap_room(&s->text, 1, s->text_size, n, &s->text_room)) { s->broken = 1; return 0; }
+    memcpy(s->text + s->text_size, clean, n);
+    s->texts[s->texts_count] = s->text_size;
+    s->text_size += n;
+    return *slot = (uint32_t)++s->texts_count;
+}
+/* The same for a text that nobody changes before ds__snap_forget. */
+static uint32_t ds__snap_known(ds__snap *s, const char *text) {
+    size_t at = ((uintptr_t)text ^ (uintptr_t)text >> 9) & 255;
+    if (!text || s->recent[at].ptr != text) {
+        s->recent[at].text = ds__snap_text(s, text);
+        s->recent[at].ptr = text;
+    }
+    return s->recent[at].text;
+}
+static void ds__snap_forget(ds__snap *s) { memset(s->recent, 0, sizeof s->recent); }
+
+static uint64_t ds__hash_frame(const ds__sframe *f) {
+    uint64_t h = (f->file * 0x9e3779b97f4a7c15u + f->line) * 0x9e3779b97f4a7c15u + f->name;
+    h *= 0x9e3779b97f4a7c15u;
+    return h ^ h >> 32;
+}
+static int ds__frame_same(ds__snap *s, uint32_t at, const void *key) { return memcmp(&s->frames[at - 1], key, sizeof(ds__sframe)) == 0; }
+static uint64_t ds__frame_hash(ds__snap *s, uint32_t at) { return ds__hash_frame(&s->frames[at - 1]); }
+
+/* The number of a frame; 0: nothing is known, or no memory. */
+static uint32_t ds__snap_frame(ds__snap *s, const char *file, uint32_t line, const char *label) {
+    ds__sframe f = { ds__snap_known(s, file), file ? line : 0, ds__snap_known(s, label) };
+    if (!f.file && !f.name) return 0;
+    uint32_t *slot = ds__snap_slot(s, &s->frame_index, s->frame_count, ds__hash_frame(&f), ds__frame_same, ds__frame_hash, &f);
+    if (!slot || *slot) return slot ? *slot : 0;
+    if (!DS__SNAP_MORE(s, frames, frame_count, frame_room)) return 0;
+    s->frames[s->frame_count] = f;
+    return *slot = (uint32_t)++s->frame_count;
+}
+
+/* ---- collecting ---- */
+
+/* The blocks of a segment; each run between holes becomes a segment, as in torch's snapshots. All is locked. */
+static void ds__snap_segment(ds__snap *s, const ds__segment *seg, const ds__arena *a, uint32_t device, uint32_t pool) {
+    ds__ssegment *run = NULL;
+    for (const ds__mblock *b = seg->first; b && !s->broken; b = b->next) {
+        if (b->state == DS_BLOCK_UNMAPPED) { run = NULL; continue; }
+        if (!run) {
+            if (!DS__SNAP_MORE(s, segments, segment_count, segment_room)) return;
+            run = &s->segments[s->segment_count++];
+            *run = (ds__ssegment){ .address = (uintptr_t)b->ptr, .stream = a->stream_id, .device = device, .pool = pool, .kind = seg->kind,
+                                   .growing = seg->page != 0, .first = s->block_count };
+        }
+        if (!DS__SNAP_MORE(s, blocks, block_count, block_room)) return;
+        ds__sblock *to = &s->blocks[s->block_count++];
+        *to = (ds__sblock){ .address = (uintptr_t)b->ptr, .size = b->size, .state = b->state };
+        run->size += b->size;
+        run->count++;
+        if (b->state == DS_BLOCK_FREE) continue; /* its label may be gone */
+        to->asked = b->asked;
+        to->frame = ds__snap_frame(s, b->file, b->line, b->label);
+        run->active += b->size;
+        run->requested += b->asked;
+        if (b->state == DS_BLOCK_LIVE) run->allocated += b->size;
+    }
+}
+
+static uint32_t ds__snap_pool(ds__snap *s, const ds__mpool *p, uint32_t device) {
+    if (!DS__SNAP_MORE(s, pools, pool_count, pool_room)) return 0;
+    s->pools[s->pool_count] = (ds__spool){ p->id, { p->name[0], p->name[1] }, ds__snap_text(s, p->label), device };
+    return (uint32_t)s->pool_count++;
+}
+
+/* Copies the newest events, from the oldest of them. The device is locked. */
+static void ds__snap_history(ds__snap *s, ds__sdevice *d, ds__mdevice *dev) {
+    uint64_t n = atomic_load_explicit(&dev->history_count, memory_order_relaxed) + 64; /* a few may come without the device's lock */
+    size_t have = n < dev->history_room ? (size_t)n : dev->history_room;
+    if (!have || s->broken) return;
+    if (!(d->events = ds__alloc(have * sizeof *d->events))) { s->broken = 1; return; }
+    ds__lock_take(&dev->history_lock);
+    n = atomic_load_explicit(&dev->history_count, memory_order_relaxed);
+    d->seen = n;
+    d->count = n < have ? (size_t)n : have;
+    for (size_t i = 0; i < d->count; i++) d->events[i] = dev->history[(n - d->count + i) % dev->history_room];
+    ds__lock_give(&dev->history_lock);
+}
+
+/* Names what the events point to, and keeps those of one pool if one is asked for. `lock` is held: no annotation goes away. */
+static void ds__snap_events(ds__snap *s, ds__sdevice *d, uint32_t number, uint64_t only) {
+    size_t kept = 0;
+    uint32_t pool = 0;
+    for (size_t i = 0; i < d->count && !s->broken; i++) {
+        ds__mevent e = d->events[i];
+        if (pool >= s->pool_count || s->pools[pool].device != number || s->pools[pool].id != e.pool)
+            for (pool = 0; pool < s->pool_count && (s->pools[pool].device != number || s->pools[pool].id != e.pool); ) pool++;
+        if (only && e.pool != only && e.action != DS_ACTION_ANNOTATION) continue;
+        if (e.action == DS_ACTION_ANNOTATION) e.line = ds__snap_text(s, e.label);
+        else e.line = ds__snap_frame(s, e.file, e.line, e.label);
+        e.pool = pool < s->pool_count ? pool : 0;
+        d->events[kept++] = e;
+    }
+    d->count = kept;
+}
+
+static void ds__snap_device(ds__snap *s, ds__mdevice *dev, uint32_t number, unsigned flags, uint64_t only) {
+    ds__sdevice *d = &s->devices[number];
+    d->total = dev->total;
+    d->limit = atomic_load(&dev->limit);
+    d->room = dev->history_room;
+    ds__mem_lock_all(dev);
+    for (ds__mpool *p = &dev->main; p && !s->broken; p = p->next) {
+        uint32_t pool = ds__snap_pool(s, p, number);
+        if (only && p->id != only) continue;
+        size_t begin = s->segment_count;
+        for (ds__arena *a = p->arenas; a; a = a->next)
+            for (ds__segment *seg = a->segments; seg && !s->broken; seg = seg->next) ds__snap_segment(s, seg, a, number, pool);
+        for (size_t i = begin; i < s->segment_count; i++) d->active += s->segments[i].active;
+    }
+    if (!(flags & DS_SNAPSHOT_NO_HISTORY)) ds__snap_history(s, d, dev);
+    s->config = dev->main.config;
+    ds__mem_unlock_all(dev);
+    ds__snap_forget(s);
+    ds__snap_events(s, d, number, only);
+    ds__snap_forget(s);
+    ds__mem_note(dev, DS_ACTION_SNAPSHOT, 0, d->active, 0, 0, ds__tls.site.file, (uint32_t)ds__tls.site.line, NULL); /* for the next one */
+}
+
+static int ds__snap_order(const void *a, const void *b) {
+    const ds__ssegment *x = a, *y = b;
+    if (x->device != y->device) return x->device < y->device ? -1 : 1;
+    return x->address < y->address ? -1 : x->address > y->address;
+}
+
+static void ds__snap_free(ds__snap *s) {
+    if (!s) return;
+    for (uint32_t i = 0; i < s->device_count && s->devices; i++) ds__release(s->devices[i].events);
+    ds__release(s->devices);
+    ds__release(s->segments);
+    ds__release(s->blocks);
+    ds__release(s->pools);
+    ds__release(s->frames);
+    ds__release(s->text);
+    ds__release(s->texts);
+    ds__release(s->text_index.slot);
+    ds__release(s->frame_index.slot);
+    ds__release(s);
+}
+
+/* Everything, or one pool's; NULL: no memory, and the sentence is set. CUDA's devices come first. */
+static ds__snap *ds__snap_collect(unsigned flags, const ds__mpool *only) {
+    struct timespec wall;
+    int gpus = ds__type_count(DS_DEVICE_CUDA), all = gpus + ds__type_count(DS_DEVICE_CPU);
+    ds__snap *s = ds__alloc(sizeof *s);
+    if (s) { s->device_count = (uint32_t)all; s->devices = ds__alloc((size_t)(all ? all : 1) * sizeof *s->devices); }
+    if (s && s->devices) {
+        clock_gettime(0 /* CLOCK_REALTIME */, &wall);
+        s->time_ns = ds__now_ns();
+        s->to_wall_ns = (int64_t)wall.tv_sec * 1000000000 + wall.tv_nsec - (int64_t)s->time_ns;
+        pthread_mutex_lock(&ds__m.lock);
+        s->config = ds__m.config;
+        pthread_mutex_unlock(&ds__m.lock);
+        pthread_mutex_lock(&ds__mh.lock);
+        s->entries = ds__mh.entries;
+        s->nobody = ds__snap_text(s, "(no label)");
+        for (int i = all; i-- > 0 && !s->broken; ) { /* the settings that remain are the first device's */
+            ds_device device = i < gpus ? ds_cuda(i) : ds_cpu(i - gpus);
+            ds__mdevice *dev = ds__mem_device_at(ds__backend_of(device), device.index);
+            s->devices[i].device = device;
+            if (dev && (!only || only->dev == dev)) ds__snap_device(s, dev, (uint32_t)i, flags, only ? only->id : 0);
+        }
+        pthread_mutex_unlock(&ds__mh.lock);
+        if (s->segment_count) qsort(s->segments, s->segment_count, sizeof *s->segments, ds__snap_order);
+    }
+    if (s && s->devices && !s->broken) return s;
+    ds__snap_free(s);
+    ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a snapshot");
+    return NULL;
+}
+
+/* ---- writing: pickle and JSON ---- */
+
+/* What both use again and again. */
+#define DS__WORDS(X) \
+    X(segments) X(device_traces) X(allocator_settings) X(external_annotations) X(devices) X(time_us) X(device) X(address) X(total_size) \
+    X(allocated_size) X(active_size) X(requested_size) X(stream) X(segment_type) X(segment_pool_id) X(pool_label) X(is_expandable) X(frames) \
+    X(blocks) X(size) X(state) X(filename) X(line) X(name) X(action) X(addr) X(device_free) X(small) X(large) X(inactive) X(active_allocated) \
+    X(active_pending_free) X(alloc) X(free_requested) X(free_completed) X(segment_alloc) X(segment_free) X(segment_map) X(segment_unmap) \
+    X(snapshot) X(oom) X(annotation) X(total_memory) X(limit) X(history_entries) X(history_events) X(PYTORCH_CUDA_ALLOC_CONF) \
+    X(max_split_size) X(garbage_collection_threshold) X(expandable_segments) X(pinned_num_register_threads) X(release_lock_on_cudamalloc) \
+    X(pinned_use_cuda_host_register) X(graph_capture_record_stream_reuse) X(roundup_power2_divisions) X(trace_alloc_overflowed) \
+    X(trace_alloc_max_entries)
+enum {
+#define DS__WORD_(word) DS__WORD_##word,
+    DS__WORDS(DS__WORD_)
+#undef DS__WORD_
+    DS__WORD_COUNT
+};
+static const char *const ds__words[] = {
+#define DS__WORD_(word) #word,
+    DS__WORDS(DS__WORD_)
+#undef DS__WORD_
+};
+
+typedef struct ds__ink {
+    ds_write_fn write_fn;
+    void *user;
+    int stopped, pickle;
+    unsigned depth;
+    struct { uint32_t count; char close; } level[8]; /* close: ']' or '}' */
+    uint32_t memos;               /* of the pickle; what has none yet has 0 */
+    uint32_t word[DS__WORD_COUNT], *text, *frame;
+    const ds__snap *s;
+    size_t size;
+    char buffer[16384];
+} ds__ink;
+
+static void ds__ink_flush(ds__ink *k) {
+    int outer = ds__tls.in_callback;
+    ds__tls.in_callback = 1;
+    if (k->size && !k->stopped) k->stopped = k->write_fn(k->buffer, k->size, k->user);
+    ds__tls.in_callback = outer;
+    k->size = 0;
+}
+static void ds__ink_bytes(ds__ink *k, const void *bytes, size_t size) {
+    for (const char *p = bytes; size && !k->stopped; ) {
+        size_t n = sizeof k->buffer - k->size;
+        if (n > size) n = size;
+        memcpy(k->buffer + k->size, p, n);
+        k->size += n;
+        if (k->size == sizeof k->buffer) ds__ink_flush(k);
+        p += n;
+        size -= n;
+    }
+}
+static void ds__ink_byte(ds__ink *k, int byte) {
+    char c = (char)byte;
+    ds__ink_bytes(k, &c, 1);
+}
+static void ds__ink_plain(ds__ink *k, const char *text) { ds__ink_bytes(k, text, strlen(text)); }
+static void ds__ink_number(ds__ink *k, uint64_t n) {
+    char digits[20];
+    size_t at = sizeof digits;
+    do digits[--at] = (char)('0' + n % 10); while (n /= 10);
+    ds__ink_bytes(k, digits + at, sizeof digits - at);
+}
+/* A string of JSON, which may also stand in a page. */
+static void ds__ink_quoted(ds__ink *k, const char *text) {
+    ds__ink_byte(k, '"');
+    for (; *text; text++) {
+        unsigned char c = (unsigned char)*text;
+        char code[8];
+        if (c >= ' ' && c != '"' && c != '\\' && c != '<') { ds__ink_byte(k, c); continue; }
+        snprintf(code, sizeof code, "\\u%04x", c);
+        ds__ink_bytes(k, code, 6);
+    }
+    ds__ink_byte(k, '"');
+}
+
+/* Opcode, then the number in so many bytes, lowest first. */
+static void ds__pickle(ds__ink *k, int opcode, uint64_t n, unsigned bytes) {
+    ds__ink_byte(k, opcode);
+    for (; bytes; bytes--, n >>= 8) ds__ink_byte(k, (int)(n & 255));
+}
+/* What is on top of the stack gets a number, or what has one is taken again. */
+static void ds__pickle_keep(ds__ink *k, uint32_t *memo) {
+    *memo = ++k->memos;
+    if (*memo < 256) ds__pickle(k, 'q', *memo, 1); else ds__pickle(k, 'r', *memo, 4);
+}
+static int ds__pickle_again(ds__ink *k, const uint32_t *memo) {
+    if (*memo) ds__pickle(k, *memo < 256 ? 'h' : 'j', *memo, *memo < 256 ? 1 : 4);
+    return *memo != 0;
+}
+static void ds__pickle_text(ds__ink *k, const char *text) {
+    size_t n = strlen(text);
+    ds__pickle(k, 'X', n, 4);
+    ds__ink_bytes(k, text, n);
+}
+
+/* Opens a list or a dictionary: '[' or '{'. The reader of the viewer passes what is between two marks as arguments, so a mark stands
+   before each thousandth item of a list. */
+static void ds__ink_open(ds__ink *k, char what) {
+    k->level[k->depth].count = 0;
+    k->level[k->depth++].close = what == '[' ? ']' : '}';
+    if (!k->pickle) ds__ink_byte(k, what);
+    else if (what == '[') ds__ink_byte(k, ']');
+    else ds__ink_bytes(k, "}(", 2);
+}
+static void ds__ink_close(ds__ink *k) {
+    char close = k->level[--k->depth].close;
+    if (!k->pickle) ds__ink_byte(k, close);
+    else if (close == '}') ds__ink_byte(k, 'u');
+    else if (k->level[k->depth].count) ds__ink_byte(k, 'e');
+}
+/* Before each item of a list. */
+static void ds__ink_item(ds__ink *k) {
+    uint32_t n = k->level[k->depth - 1].count++;
+    if (!k->pickle) { if (n) ds__ink_byte(k, ','); ds__ink_byte(k, '\n'); return; }
+    if (n % 1000 == 0) ds__ink_plain(k, n ? "e(" : "(");
+}
+static void ds__ink_word(ds__ink *k, int word) {
+    if (!k->pickle) { ds__ink_quoted(k, ds__words[word]); return; }
+    if (ds__pickle_again(k, &k->word[word])) return;
+    ds__pickle_text(k, ds__words[word]);
+    ds__pickle_keep(k, &k->word[word]);
+}
+/* Before each value of a dictionary. */
+static void ds__ink_key(ds__ink *k, int word) {
+    if (!k->pickle && k->level[k->depth - 1].count++) ds__ink_byte(k, ',');
+    ds__ink_word(k, word);
+    if (!k->pickle) ds__ink_byte(k, ':');
+}
+static void ds__ink_int(ds__ink *k, uint64_t n) {
+    if (!k->pickle) { ds__ink_number(k, n); return; }
+    unsigned bytes = 5; /* with room for the sign */
+    if (n < 1u << 8) { ds__pickle(k, 'K', n, 1); return; }
+    if (n < 1u << 16) { ds__pickle(k, 'M', n, 2); return; }
+    if (n < 1u << 31) { ds__pickle(k, 'J', n, 4); return; }
+    while (bytes < 8 && n >> (8 * bytes - 1)) bytes++;
+    if (n >> 63) n = INT64_MAX;
+    ds__pickle(k, 0x8a, bytes, 1);
+    for (unsigned i = 0; i < bytes; i++) ds__ink_byte(k, (int)(n >> 8 * i & 255));
+}
+static void ds__ink_text(ds__ink *k, uint32_t text) {
+    const char *string = ds__snap_string(k->s, text);
+    if (!k->pickle) { ds__ink_quoted(k, string); return; }
+    if (text && ds__pickle_again(k, &k->text[text - 1])) return;
+    ds__pickle_text(k, string);
+    if (text) ds__pickle_keep(k, &k->text[text - 1]);
+}
+
+static void ds__put_int(ds__ink *k, int word, uint64_t n) { ds__ink_key(k, word); ds__ink_int(k, n); }
+static void ds__put_text(ds__ink *k, int word, uint32_t text) { ds__ink_key(k, word); ds__ink_text(k, text); }
+static void ds__put_word(ds__ink *k, int word, int value) { ds__ink_key(k, word); ds__ink_word(k, value); }
+static void ds__put_bool(ds__ink *k, int word, int value) {
+    ds__ink_key(k, word);
+    if (k->pickle) ds__ink_byte(k, value ? 0x88 : 0x89);
+    else ds__ink_plain(k, value ? "true" : "false");
+}
+static void ds__put_list(ds__ink *k, int word) { ds__ink_key(k, word); ds__ink_open(k, '['); }
+/* -1 for no limit. */
+static void ds__put_size(ds__ink *k, int word, size_t size) {
+    if (size <= INT64_MAX) { ds__put_int(k, word, size); return; }
+    ds__ink_key(k, word);
+    if (k->pickle) ds__pickle(k, 'J', 0xffffffffu, 4); else ds__ink_plain(k, "-1");
+}
+/* A number from 0 to 1000. */
+static void ds__put_real(ds__ink *k, int word, double value) {
+    char text[32];
+    uint64_t bits;
+    unsigned millionths = (unsigned)(value * 1e6 + 0.5);
+    memcpy(&bits, &value, sizeof bits);
+    ds__ink_key(k, word);
+    if (k->pickle) {
+        ds__ink_byte(k, 'G');
+        for (int shift = 56; shift >= 0; shift -= 8) ds__ink_byte(k, (int)(bits >> shift & 255));
+        return;
+    }
+    snprintf(text, sizeof text, "%u.%06u", millionths / 1000000, millionths % 1000000);
+    ds__ink_plain(k, text);
+}
+static void ds__put_pool(ds__ink *k, uint32_t pool) {
+    const uint64_t *name = k->s->pools[pool].name;
+    ds__ink_key(k, DS__WORD_segment_pool_id);
+    if (!k->pickle) ds__ink_byte(k, '[');
+    ds__ink_int(k, name[0]);
+    if (!k->pickle) ds__ink_byte(k, ',');
+    ds__ink_int(k, name[1]);
+    ds__ink_byte(k, k->pickle ? 0x86 : ']');
+}
+/* One frame, or none. */
+static void ds__put_frames(ds__ink *k, uint32_t frame) {
+    ds__ink_key(k, DS__WORD_frames);
+    if (k->pickle && frame && ds__pickle_again(k, &k->frame[frame - 1])) return;
+    ds__ink_open(k, '[');
+    if (frame) {
+        const ds__sframe *f = &k->s->frames[frame - 1];
+        k->level[k->depth - 1].count++;
+        if (k->pickle) ds__ink_byte(k, '(');
+        ds__ink_open(k, '{');
+        ds__put_text(k, DS__WORD_filename, f->file);
+        ds__put_int(k, DS__WORD_line, f->line);
+        ds__put_text(k, DS__WORD_name, f->name ? f->name : k->s->nobody);
+        ds__ink_close(k);
+    }
+    ds__ink_close(k);
+    if (k->pickle && frame) ds__pickle_keep(k, &k->frame[frame - 1]);
+}
+
+static uint64_t ds__snap_us(const ds__snap *s, uint64_t time_ns) { return (uint64_t)((int64_t)time_ns + s->to_wall_ns) / 1000; }
+
+static void ds__write_block(ds__ink *k, const ds__sblock *b) {
+    static const int states[] = { DS__WORD_inactive, DS__WORD_active_allocated, DS__WORD_active_pending_free };
+    ds__ink_open(k, '{');
+    ds__put_int(k, DS__WORD_address, b->address);
+    ds__put_int(k, DS__WORD_size, b->size);
+    ds__put_int(k, DS__WORD_requested_size, b->asked);
+    ds__put_word(k, DS__WORD_state, states[b->state]);
+    ds__put_frames(k, b->frame);
+    ds__ink_close(k);
+}
+
+static void ds__write_segment(ds__ink *k, const ds__ssegment *g) {
+    ds__ink_open(k, '{');
+    ds__put_int(k, DS__WORD_device, g->device);
+    ds__put_int(k, DS__WORD_address, g->address);
+    ds__put_int(k, DS__WORD_total_size, g->size);
+    ds__put_int(k, DS__WORD_allocated_size, g->allocated);
+    ds__put_int(k, DS__WORD_active_size, g->active);
+    ds__put_int(k, DS__WORD_requested_size, g->requested);
+    ds__put_int(k, DS__WORD_stream, g->stream);
+    ds__put_word(k, DS__WORD_segment_type, g->kind == DS__SMALL ? DS__WORD_small : DS__WORD_large);
+    ds__put_pool(k, g->pool);
+    if (k->s->pools[g->pool].label) ds__put_text(k, DS__WORD_pool_label, k->s->pools[g->pool].label);
+    ds__put_bool(k, DS__WORD_is_expandable, (int)g->growing);
+    ds__put_frames(k, 0);
+    ds__put_list(k, DS__WORD_blocks);
+    for (size_t i = 0; i < g->count && !k->stopped; i++) {
+        ds__ink_item(k);
+        ds__write_block(k, &k->s->blocks[g->first + i]);
+    }
+    ds__ink_close(k);
+    ds__ink_close(k);
+}
+
+static void ds__write_event(ds__ink *k, const ds__mevent *e) {
+    ds__ink_open(k, '{');
+    ds__put_word(k, DS__WORD_action, DS__WORD_alloc + (int)e->action);
+    ds__put_int(k, e->action == DS_ACTION_OOM ? DS__WORD_device_free : DS__WORD_addr, e->address);
+    ds__put_int(k, DS__WORD_size, e->bytes);
+    ds__put_int(k, DS__WORD_stream, e->stream);
+    ds__put_int(k, DS__WORD_time_us, ds__snap_us(k->s, e->time_ns));
+    if (k->s->pools[e->pool].id) ds__put_pool(k, (uint32_t)e->pool);
+    ds__put_frames(k, e->line);
+    ds__ink_close(k);
+}
+
+static void ds__write_settings(ds__ink *k) {
+    const ds_mem_config *c = &k->s->config;
+    const char *conf = getenv("DEVSTREAM_ALLOC_CONF");
+    char clean[1024];
+    int overflowed = 0;
+    for (uint32_t i = 0; i < k->s->device_count; i++) overflowed |= k->s->devices[i].seen > k->s->devices[i].room;
+    ds__ink_key(k, DS__WORD_allocator_settings);
+    ds__ink_open(k, '{');
+    ds__ink_key(k, DS__WORD_PYTORCH_CUDA_ALLOC_CONF);
+    ds__utf8_copy(clean, sizeof clean, conf ? conf : "");
+    if (k->pickle) ds__pickle_text(k, clean); else ds__ink_quoted(k, clean);
+    ds__put_size(k, DS__WORD_max_split_size, c->max_split_size);
+    ds__put_real(k, DS__WORD_garbage_collection_threshold, c->garbage_collection_threshold);
+    ds__put_bool(k, DS__WORD_expandable_segments, c->expandable_segments);
+    ds__put_int(k, DS__WORD_pinned_num_register_threads, c->pinned_num_register_threads);
+    ds__put_bool(k, DS__WORD_release_lock_on_cudamalloc, c->release_lock_on_cudamalloc);
+    ds__put_bool(k, DS__WORD_pinned_use_cuda_host_register, c->pinned_use_cuda_host_register);
+    ds__put_bool(k, DS__WORD_graph_capture_record_stream_reuse, c->graph_capture_record_stream_reuse);
+    ds__ink_key(k, DS__WORD_roundup_power2_divisions);
+    ds__ink_open(k, '{');
+    for (unsigned i = 0; i < 16; i++) { /* by MiB */
+        char mib[8];
+        snprintf(mib, sizeof mib, "%u", 1u << i);
+        if (k->pickle) ds__pickle_text(k, mib);
+        else { if (i) ds__ink_byte(k, ','); ds__ink_quoted(k, mib); ds__ink_byte(k, ':'); }
+        ds__ink_int(k, c->roundup_power2_divisions[i] ? 1u << (c->roundup_power2_divisions[i] - 1) : 0);
+    }
+    ds__ink_close(k);
+    ds__put_bool(k, DS__WORD_trace_alloc_overflowed, overflowed);
+    ds__put_int(k, DS__WORD_trace_alloc_max_entries, k->s->entries);
+    ds__ink_close(k);
+}
+
+static void ds__write_name(ds__ink *k, ds_device device) {
+    char name[DS_DEVICE_NAME_SIZE];
+    snprintf(name, sizeof name, "%s:%d", ds__type_name(device.type), (int)device.index);
+    if (k->pickle) ds__pickle_text(k, name); else ds__ink_quoted(k, name);
+}
+
+static void ds__write_devices(ds__ink *k) {
+    ds__put_list(k, DS__WORD_devices);
+    for (uint32_t i = 0; i < k->s->device_count; i++) {
+        const ds__sdevice *d = &k->s->devices[i];
+        ds__ink_item(k);
+        ds__ink_open(k, '{');
+        ds__ink_key(k, DS__WORD_name);
+        ds__write_name(k, d->device);
+        ds__put_int(k, DS__WORD_total_memory, d->total);
+        ds__put_int(k, DS__WORD_limit, d->limit);
+        ds__put_int(k, DS__WORD_history_entries, d->room);
+        ds__put_int(k, DS__WORD_history_events, d->seen);
+        ds__ink_close(k);
+    }
+    ds__ink_close(k);
+}
+
+static void ds__write_annotations(ds__ink *k) {
+    ds__put_list(k, DS__WORD_external_annotations);
+    for (uint32_t d = 0; d < k->s->device_count; d++)
+        for (size_t i = 0; i < k->s->devices[d].count && !k->stopped; i++) {
+            const ds__mevent *e = &k->s->devices[d].events[i];
+            if (e->action != DS_ACTION_ANNOTATION) continue;
+            ds__ink_item(k);
+            ds__ink_open(k, '{');
+            ds__put_int(k, DS__WORD_device, d);
+            ds__put_int(k, DS__WORD_time_us, ds__snap_us(k->s, e->time_ns));
+            ds__put_text(k, DS__WORD_name, e->line);
+            ds__ink_close(k);
+        }
+    ds__ink_close(k);
+}
+
+/* The pickle's or the JSON's. */
+static void ds__write_snapshot(ds__ink *k) {
+    const ds__snap *s = k->s;
+    if (k->pickle) ds__pickle(k, 0x80, 2, 1);
+    ds__ink_open(k, '{');
+    ds__put_list(k, DS__WORD_segments);
+    for (size_t i = 0; i < s->segment_count && !k->stopped; i++) {
+        ds__ink_item(k);
+        ds__write_segment(k, &s->segments[i]);
+    }
+    ds__ink_close(k);
+    ds__put_list(k, DS__WORD_device_traces);
+    for (uint32_t d = 0; d < s->device_count; d++) {
+        ds__ink_item(k);
+        ds__ink_open(k, '[');
+        for (size_t i = 0; i < s->devices[d].count && !k->stopped; i++) {
+            if (s->devices[d].events[i].action == DS_ACTION_ANNOTATION) continue;
+            ds__ink_item(k);
+            ds__write_event(k, &s->devices[d].events[i]);
+        }
+        ds__ink_close(k);
+    }
+    ds__ink_close(k);
+    ds__write_settings(k);
+    ds__write_annotations(k);
+    ds__write_devices(k);
+    ds__put_int(k, DS__WORD_time_us, ds__snap_us(s, s->time_ns));
+    ds__ink_close(k);
+    ds__ink_plain(k, k->pickle ? "." : "\n");
+}
+
+/* ---- writing: the page ---- */
+
+static void ds__page_numbers(ds__ink *k, const uint64_t *n, size_t count, int first) {
+    for (size_t i = 0; i < count; i++) {
+        if (i || !first) ds__ink_byte(k, ',');
+        ds__ink_number(k, n[i]);
+    }
+}
+
+/* What the page reads: flat lists of numbers, frames and texts by number. */
+static void ds__page_data(ds__ink *k) {
+    const ds__snap *s = k->s;
+    ds__ink_plain(k, "{\"time\":");
+    ds__ink_number(k, ds__snap_us(s, s->time_ns));
+    ds__ink_plain(k, ",\"texts\":[\"\"");
+    for (uint32_t i = 1; i <= s->texts_count; i++) { ds__ink_byte(k, ','); ds__ink_quoted(k, ds__snap_string(s, i)); }
+    ds__ink_plain(k, "],\n\"frames\":[0,0,0"); /* file, line, label */
+    for (size_t i = 0; i < s->frame_count; i++) ds__page_numbers(k, (uint64_t[]){ s->frames[i].file, s->frames[i].line, s->frames[i].name }, 3, 0);
+    ds__ink_plain(k, "],\n\"pools\":["); /* id, label */
+    for (size_t i = 0; i < s->pool_count; i++) ds__page_numbers(k, (uint64_t[]){ s->pools[i].name[0], s->pools[i].name[1], s->pools[i].label }, 3, !i);
+    ds__ink_plain(k, "],\n\"segments\":["); /* device, address, size, stream, small or large, growing, pool, first block, blocks */
+    for (size_t i = 0; i < s->segment_count && !k->stopped; i++) {
+        const ds__ssegment *g = &s->segments[i];
+        ds__page_numbers(k, (uint64_t[]){ g->device, g->address, g->size, g->stream, g->kind, g->growing, g->pool, g->first, g->count }, 9, !i);
+    }
+    ds__ink_plain(k, "],\n\"blocks\":["); /* size, requested size, state, frame */
+    for (size_t i = 0; i < s->block_count && !k->stopped; i++)
+        ds__page_numbers(k, (uint64_t[]){ s->blocks[i].size, s->blocks[i].asked, s->blocks[i].state, s->blocks[i].frame }, 4, !i);
+    ds__ink_plain(k, "],\n\"devices\":[");
+    for (uint32_t d = 0; d < s->device_count; d++) {
+        const ds__sdevice *v = &s->devices[d];
+        uint64_t start = v->count ? v->events[0].time_ns : 0, last = start;
+        ds__ink_plain(k, d ? ",\n{\"name\":" : "\n{\"name\":");
+        ds__write_name(k, v->device);
+        ds__ink_plain(k, ",\"total\":");
+        ds__ink_number(k, v->total);
+        ds__ink_plain(k, ",\"limit\":");
+        ds__ink_number(k, v->limit);
+        ds__ink_plain(k, ",\"seen\":");
+        ds__ink_number(k, v->seen);
+        ds__ink_plain(k, ",\"start\":");
+        ds__ink_number(k, v->count ? ds__snap_us(s, start) : 0);
+        ds__ink_plain(k, ",\"events\":["); /* action, address, size, frame or text, ns since the one before */
+        for (size_t i = 0; i < v->count && !k->stopped; i++) {
+            const ds__mevent *e = &v->events[i];
+            ds__page_numbers(k, (uint64_t[]){ e->action, e->address, e->bytes, e->line, e->time_ns > last ? e->time_ns - last : 0 }, 5, !i);
+            if (e->time_ns > last) last = e->time_ns;
+        }
+        ds__ink_plain(k, "]}");
+    }
+    ds__ink_plain(k, "]}");
+}
+
+/* What stands before the data, and after it. Texts reach the page as text, never as markup. */
+static const char *const ds__page_head[] = {
+    "<!doctype html>\n"
+    "<html lang=en><head><meta charset=utf-8><meta name=viewport content='width=device-width,initial-scale=1'>\n"
+    "<title>Memory snapshot - devstream</title>\n"
+    "<style>\n"
+    ":root{color-scheme:light dark;--back:#f6f7f9;--card:#fff;--text:#1c2230;--soft:#5c6575;--line:#d9dde4;--free:#e6e9ef;--other:#9aa3b2;--bad:#c62828;--m"
+    "ark:#1c2230}\n"
+    "@media(prefers-color-scheme:dark){:root{--back:#14171d;--card:#1c2028;--text:#e6e9ef;--soft:#98a1b3;--line:#343b48;--free:#2b313c;--other:#6b7485;--ba"
+    "d:#ff6b6b;--mark:#fff}}\n"
+    "*{box-sizing:border-box}\n"
+    "body{margin:0 auto;padding:20px;max-width:1400px;background:var(--back);color:var(--text);font:14px/1.45 system-ui,sans-serif}\n"
+    "h1{font-size:20px;margin:0}h2{font-size:16px;margin:0 0 2px}\n"
+    "header,#tiles,#legend{display:flex;flex-wrap:wrap;gap:8px 14px}\n"
+    "header{justify-content:space-between;align-items:center}\n"
+    "p{margin:2px 0 8px;color:var(--soft);max-width:110ch}\n"
+    "section,#tiles>div{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:12px 16px}\n"
+    "section,#tiles{margin-top:14px}#tiles>div{flex:1 1 130px}\n"
+    "#tiles b{display:block;font-size:19px}#tiles span{color:var(--soft);font-size:12px}\n"
+    "select,input,button{font:inherit;color:inherit;background:var(--card);border:1px solid var(--line);border-radius:6px;padding:4px 8px}\n"
+    "input[type=search]{width:260px}\n"
+    "#legend{gap:4px 6px;margin-bottom:8px}\n"
+    "#legend button{font-size:12px;padding:2px 7px;cursor:pointer;max-width:300px;overflow:hidden}\n"
+    "i{display:inline-block;width:11px;height:11px;border-radius:3px;margin-right:6px;vertical-align:-1px}\n"
+    "button.on{outline:2px solid var(--mark)}\n"
+    "canvas{display:block;width:100%}\n"
+    "#box{position:relative;overflow-y:auto;max-height:560px}#box canvas{position:sticky;top:0}\n"
+    "table{border-collapse:collapse;width:100%}\n"
+    "th,td{text-align:right;padding:3px 8px;border-bottom:1px solid var(--line);white-space:nowrap}\n"
+    "th{color:var(--soft);font-weight:600;cursor:pointer}\n"
+    "th:first-child,td:first-child{text-align:left;white-space:normal;overflow-wrap:anywhere}\n"
+    "tbody tr{cursor:pointer}tbody tr:hover,tr.on{background:var(--back)}\n"
+    "#tip{position:fixed;z-index:9;pointer-events:none;background:var(--card);border:1px solid var(--soft);border-radius:6px;padding:6px 10px;font-size:12p"
+    "x;white-space:pre-line;max-width:460px;display:none}\n"
+    ".bad{color:var(--bad)}\n"
+    "</style></head>\n"
+    "<body>\n"
+    "<header><h1>Memory of <select id=device aria-label=Device></select></h1><span id=when></span>\n"
+    "<input id=find type=search placeholder='Find an owner (label or file:line)' aria-label='Find an owner'></header>\n"
+    "<div id=tiles></div>\n"
+    "<section id=ooms><h2 class=bad>Out of memory</h2><p></p><ul></ul></section>\n"
+    "<section><header><h2>Memory over time</h2><label>Scale <select id=scale><option value=1>time<option value=0>events</select></label></header>\n"
+    "<p id=about></p><div id=legend></div><canvas id=time height=260 role=img aria-label='Allocated memory by owner over time'></canvas></section>\n"
+    "<section><h2>Segments</h2><p>A bar is one stretch of memory reserved from the device, from its first address to its last, drawn at full width whatever"
+    " its size; one with many blocks goes on in the next lines. Colours are owners, as above; <i style='background:var(--free);border:1px solid var(--line)"
+    "'></i>is free memory in the cache; <i id=striped></i>was freed, but another stream is not past it yet. Point at a block to read it, click to see all o"
+    "f its owner&rsquo;s.</p>\n"
+    "<div id=box><canvas id=map role=img aria-label='Segments and their blocks'></canvas><div id=space></div></div></section>\n"
+    "<section><h2>Owners</h2><p>Who has how much now, had when most was allocated in all, and had at most. Click a heading to sort, a line to see only that"
+    " owner.</p>\n"
+    "<table><thead></thead><tbody id=rows></tbody></table><p id=more></p></section>\n"
+    "<div id=tip></div>\n"
+    "<script type=application/json id=data>\n"
+};
+static const char *const ds__page_code[] = {
+    "</script>\n"
+    "<script>\n"
+    "'use strict';\n"
+    "const {min, max, floor, ceil, round, abs, log2} = Math;\n"
+    "const D = JSON.parse(document.getElementById('data').textContent), $ = id => document.getElementById(id);\n"
+    "const COLOURS = ['#4f7bd0', '#e08b2d', '#3fa06c', '#c9524f', '#8c66c8', '#2e9fb5', '#c8a424', '#d2699f', '#7d8f35', '#a06f50'];\n"
+    "const TOP = COLOURS.length, ALLOC = 0, FREE = 1, DONE = 2, OOM = 8, NOTE = 9;\n"
+    "const el = (tag, text, more) => Object.assign(document.createElement(tag), {textContent: text}, more);\n"
+    "const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();\n"
+    "const size = n => {\n"
+      "let u = 0, v = abs(n);\n"
+      "while (v >= 1024 && u < 5) { v /= 1024; u++; }\n"
+      "return (n < 0 ? '-' : '') + (u ? v.toFixed(v < 99.95 ? 1 : 0) : v) + ' ' + ['B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB'][u];\n"
+    "};\n"
+    "const span = us => us < 1e3 ? us.toFixed(0) + (us ? ' us' : '') : us < 1e6 ? (us / 1e3).toFixed(1) + ' ms' : us < 6e8 ? (us / 1e6).toFixed(2) + ' s' :"
+    " (us / 6e7).toFixed(1) + ' min';\n"
+    "const part = (a, b) => b ? (100 * a / b).toFixed(a && a < b / 100 ? 1 : 0) + ' %' : '-';\n"
+    "const many = n => n.toLocaleString('en'), plural = (n, what) => many(n) + ' ' + what + (n === 1 ? '' : 's');\n"
+    "\n"
+    "/* Owners: a label, else the line that allocated. */\n"
+    "const owners = [], ownerOf = [], site = f => D.frames[3 * f] ? D.texts[D.frames[3 * f]] + ':' + D.frames[3 * f + 1] : '';\n"
+    "{\n"
+      "const known = new Map();\n"
+      "for (let f = 0; 3 * f < D.frames.length; f++) {\n"
+        "const name = D.frames[3 * f + 2] ? D.texts[D.frames[3 * f + 2]] : site(f).split('/').pop() || '(unknown)';\n"
+        "if (!known.has(name)) { known.set(name, owners.length); owners.push({name}); }\n"
+        "ownerOf.push(known.get(name));\n"
+      "}\n"
+    "}\n"
+    "const starts = new Float64Array(D.blocks.length / 4);\n"
+    "let M, chosen = -1, wanted = '', sortBy = 1, cols = null;\n"
+    "\n"
+    "/* Everything about one device. What is there now, less what the history allocated, was there before it. */\n"
+    "function load(d) {\n"
+      "const v = D.devices[d], E = v.events, n = E.length / 5;\n"
+      "M = {v, E, n, segments: [], reserved: 0, live: 0, pending: 0, free: 0, largest: 0, blocks: 0, peak: 0, ooms: []};\n"
+      "for (const o of owners) Object.assign(o, {live: 0, blocks: 0, atPeak: 0, most: 0, count: 0, first: 0, churn: 0, rank: TOP});\n"
+      "for (let i = 0; i < D.segments.length; i += 9) {\n"
+        "const [dev, addr, bytes, stream, kind, growing, pool, first, count] = D.segments.slice(i, i + 9);\n"
+        "if (dev !== d) continue;\n"
+        "let at = 0, free = 0;\n"
+        "for (let b = first; b < first + count; b++) {\n"
+          "const w = D.blocks[4 * b], asked = D.blocks[4 * b + 1], state = D.blocks[4 * b + 2], o = owners[ownerOf[D.blocks[4 * b + 3]]];\n"
+          "starts[b] = at;\n"
+          "at += w;\n"
+          "if (state === 0) { free += w; M.largest = max(M.largest, w); }\n"
+          "if (state === 1) { M.live += w; M.blocks++; o.live += asked; o.blocks++; }\n"
+          "if (state === 2) M.pending += w;\n"
+        "}\n"
+        "M.free += free;\n"
+        "M.reserved += bytes;\n"
+        "M.segments.push({addr, bytes, stream, kind, growing, pool, first, count, free, lines: min(80, ceil(count / 120)) || 1});\n"
+      "}\n"
+      "M.segments.sort((x, y) => y.bytes - x.bytes);\n"
+      "M.times = new Float64Array(n);\n"
+      "let time = 0, delta = 0, total = 0, grown = 0, peakAt = -1, high = 0;\n"
+      "M.freed = FREE;\n"
+      "for (let i = 0; i < n; i++) if (E[5 * i] === DONE) M.freed = DONE; else if (E[5 * i] === FREE) { M.freed = FREE; break; }\n"
+      "for (const o of owners) { o.now = 0; o.top = 0; total += o.live; }\n"
+      "for (let i = 0; i < n; i++) {\n"
+        "const a = E[5 * i], bytes = E[5 * i + 2];\n"
+        "M.times[i] = time += E[5 * i + 4] / 1e3;\n"
+        "if (a === ALLOC || a === M.freed) {\n"
+          "const o = owners[ownerOf[E[5 * i + 3]]];\n"
+          "o.now += a === ALLOC ? bytes : -bytes;\n"
+          "delta += a === ALLOC ? bytes : -bytes;\n"
+          "if (a === ALLOC) o.count++;\n"
+          "o.top = max(o.top, o.now);\n"
+          "if (a !== ALLOC) o.churn += bytes;\n"
+          "if (delta > high) { high = delta; peakAt = i; }\n"
+        "} else if (a >= 3 && a <= 6) grown += a % 2 ? bytes : -bytes;\n"
+        "else if (a === OOM) M.ooms.push(i);\n"
+      "}\n"
+      "for (const o of owners) { o.first = max(0, o.live - o.now); o.most = o.first + o.top; o.atPeak = o.first; }\n",
+      "M.before = max(0, total - delta);\n"
+      "M.reservedBefore = max(0, M.reserved - grown);\n"
+      "M.peak = M.before + high;\n"
+      "for (let i = 0; i <= peakAt; i++) {\n"
+        "const a = E[5 * i];\n"
+        "if (a === ALLOC || a === M.freed) owners[ownerOf[E[5 * i + 3]]].atPeak += a === ALLOC ? E[5 * i + 2] : -E[5 * i + 2];\n"
+      "}\n"
+      "M.ranked = owners.filter(o => o.live || o.most).sort((x, y) => max(y.atPeak, y.live) - max(x.atPeak, x.live) || y.most - x.most);\n"
+      "M.top = M.ranked.slice(0, TOP).sort((x, y) => x.churn / x.most - y.churn / y.most); /* what does not change lies at the bottom */\n"
+      "M.top.forEach((o, i) => { o.rank = i; });\n"
+    "}\n"
+    "\n"
+    "const shown = o => chosen >= 0 ? o === owners[chosen] : !wanted || o.name.toLowerCase().includes(wanted);\n"
+    "const colour = o => COLOURS[o.rank] || css('--other');\n"
+    "\n"
+    "function pen(canvas, height) {\n"
+      "const r = devicePixelRatio || 1, w = canvas.clientWidth, g = canvas.getContext('2d');\n"
+      "canvas.style.height = height + 'px';\n"
+      "canvas.width = w * r;\n"
+      "canvas.height = height * r;\n"
+      "g.scale(r, r);\n"
+      "g.font = '11px system-ui,sans-serif';\n"
+      "g.textBaseline = 'middle';\n"
+      "return [g, w];\n"
+    "}\n"
+    "\n"
+    "/* One column per pixel: the state at the moment within it when most was allocated, so that no peak is lost. */\n"
+    "function columns(w) {\n"
+      "const E = M.E, K = TOP + 1, end = M.times[M.n - 1] || 1, byTime = +$('scale').value;\n"
+      "cols = {w, end, byTime, now: new Float64Array(w * K), total: new Float64Array(w), reserved: new Float64Array(w)};\n"
+      "const now = new Float64Array(K);\n"
+      "let total = M.before, reserved = M.reservedBefore, c = 0, hidden = 0;\n"
+      "for (const o of owners) if (shown(o)) now[o.rank] += o.first; else hidden += o.first;\n"
+      "total -= hidden;\n"
+      "const put = () => { cols.now.set(now, c * K); cols.total[c] = total; cols.reserved[c] = max(cols.reserved[c], reserved); };\n"
+      "put();\n"
+      "for (let i = 0; i < M.n; i++) {\n"
+        "const a = E[5 * i], bytes = E[5 * i + 2], to = min(w - 1, floor((byTime ? M.times[i] / end : i / M.n) * w));\n"
+        "while (c < to) { c++; put(); }\n"
+        "if (a === ALLOC || a === M.freed) {\n"
+          "const o = owners[ownerOf[E[5 * i + 3]]], by = a === ALLOC ? bytes : -bytes;\n"
+          "if (!shown(o)) continue;\n"
+          "now[o.rank] += by;\n"
+          "total += by;\n"
+        "} else if (a >= 3 && a <= 6) reserved += a % 2 ? bytes : -bytes;\n"
+        "if (total >= cols.total[c]) put(); else cols.reserved[c] = max(cols.reserved[c], reserved);\n"
+      "}\n"
+      "while (c < w - 1) { c++; put(); }\n"
+    "}\n"
+    "\n"
+    "const LEFT = 64, place = i => (cols.byTime ? M.times[i] / cols.end : i / M.n) * cols.w;\n"
+    "function drawTime() {\n"
+      "const H = 260, base = H - 20, [g, all] = pen($('time'), H), w = max(10, floor(all - LEFT - 6));\n"
+      "columns(w);\n"
+      "const soft = css('--soft'), most = max(1, ...cols.reserved, ...cols.total), K = TOP + 1;\n"
+      "const step = 2 ** ceil(log2(most / 4));\n"
+      "const y = v => base - (base - 22) * v / most;\n"
+      "g.fillStyle = soft;\n"
+      "g.textAlign = 'right';\n"
+      "for (let v = 0; v <= most; v += step) {\n"
+        "g.fillText(size(v), LEFT - 6, y(v));\n"
+        "g.fillRect(LEFT, y(v), w, 0.25);\n"
+      "}\n"
+      "for (let k = 0; k < K; k++) {\n"
+        "g.fillStyle = COLOURS[k] || css('--other');\n"
+        "for (let c = 0; c < w; c++) {\n"
+          "let under = 0;\n"
+          "for (let j = 0; j < k; j++) under += max(0, cols.now[c * K + j]);\n"
+          "const h = max(0, cols.now[c * K + k]);\n"
+          "if (h) g.fillRect(LEFT + c, y(under + h), 1, y(under) - y(under + h));\n"
+        "}\n"
+      "}\n"
+      "g.strokeStyle = css('--text');\n"
+      "g.setLineDash([5, 3]);\n"
+      "g.beginPath();\n"
+      "for (let c = 0; c < w; c++) g.lineTo(LEFT + c + 0.5, y(cols.reserved[c]));\n"
+      "g.stroke();\n"
+      "g.setLineDash([]);\n"
+      "g.fillStyle = soft;\n"
+      "for (let i = 0; i <= 4; i++) {\n"
+        "g.textAlign = i === 4 ? 'right' : i ? 'center' : 'left';\n"
+        "g.fillText(!M.n ? '' : cols.byTime ? span(cols.end * i / 4) : many(round(M.n * i / 4)), LEFT + w * i / 4, H - 7);\n"
+      "}\n"
+      "let free = -1e9;\n"
+      "for (let i = 0; i < M.n; i++) {\n"
+        "const a = M.E[5 * i];\n"
+        "if (a !== OOM && a !== NOTE) continue;\n"
+        "const at = LEFT + min(w - 1, place(i)), text = a === OOM ? 'out of memory' : D.texts[M.E[5 * i + 3]], wide = g.measureText(text).width;\n"
+        "g.fillStyle = a === OOM ? css('--bad') : soft;\n"
+        "g.fillRect(at, 16, a === OOM ? 1.5 : 0.5, base - 16);\n",
+        "if (a === OOM) { g.beginPath(); g.moveTo(at - 5, 10); g.lineTo(at + 5, 10); g.lineTo(at, 18); g.fill(); }\n"
+        "const to = min(at + 7, LEFT + w - wide);\n"
+        "if (to < free || wide > 200) continue;\n"
+        "g.textAlign = 'left';\n"
+        "g.fillText(text, to, 9);\n"
+        "free = to + wide + 8;\n"
+      "}\n"
+    "}\n"
+    "\n"
+    "const ROW = 24, NAMES = 250;\n"
+    "function layout() {\n"
+      "M.lines = [];\n"
+      "M.segments.forEach((s, i) => { for (let l = 0; l < s.lines; l++) M.lines.push([i, l]); });\n"
+      "$('space').style.height = max(0, M.lines.length * ROW - min(560, M.lines.length * ROW)) + 'px';\n"
+    "}\n"
+    "/* The first block of a segment that ends after an offset. */\n"
+    "function blockAt(s, offset) {\n"
+      "let low = s.first, high = s.first + s.count - 1;\n"
+      "while (low < high) {\n"
+        "const mid = (low + high + 1) >> 1;\n"
+        "if (starts[mid] <= offset) low = mid; else high = mid - 1;\n"
+      "}\n"
+      "return low;\n"
+    "}\n"
+    "function stripes(g) {\n"
+      "const c = document.createElement('canvas'), p = c.getContext('2d');\n"
+      "c.width = c.height = 6;\n"
+      "p.strokeStyle = css('--card');\n"
+      "p.lineWidth = 2.2;\n"
+      "p.beginPath();\n"
+      "for (const k of [-6, 0, 6]) { p.moveTo(k - 1, 7); p.lineTo(k + 7, -1); }\n"
+      "p.stroke();\n"
+      "return g.createPattern(c, 'repeat');\n"
+    "}\n"
+    "function drawMap() {\n"
+      "const H = max(ROW, min(560, M.lines.length * ROW)), [g, all] = pen($('map'), H), w = all - NAMES - 4;\n"
+      "const top = $('box').scrollTop, first = floor(top / ROW), text = css('--text'), soft = css('--soft'), free = css('--free'), line = css('--line'), patt"
+      "ern = stripes(g);\n"
+      "for (let l = first; l < M.lines.length && (l - first) * ROW < H + ROW; l++) {\n"
+        "const [i, k] = M.lines[l], s = M.segments[i], y = l * ROW - top, each = s.bytes / s.lines, from = k * each;\n"
+        "if (k === 0) {\n"
+          "const pool = D.texts[D.pools[3 * s.pool + 2]] || (D.pools[3 * s.pool] || D.pools[3 * s.pool + 1] ? 'pool ' + D.pools[3 * s.pool] + ',' + D.pools[3 * s"
+          ".pool + 1] : '');\n"
+          "g.fillStyle = text;\n"
+          "g.fillText(size(s.bytes), 0, y + ROW / 2);\n"
+          "g.fillStyle = soft;\n"
+          "g.fillText(part(s.free, s.bytes) + ' free, stream ' + s.stream + (pool ? ', ' + pool : ''), 62, y + ROW / 2, NAMES - 70);\n"
+        "}\n"
+        "const bar = (a, z, fill) => { g.fillStyle = fill; g.fillRect(a, y + 3, z - a, ROW - 6); };\n"
+        "bar(NAMES, NAMES + w, free);\n"
+        "for (let b = blockAt(s, from); b < s.first + s.count && starts[b] < from + each; b++) {\n"
+          "const state = D.blocks[4 * b + 2];\n"
+          "const a = NAMES + w * max(0, (starts[b] - from) / each), z = NAMES + w * min(1, (starts[b] + D.blocks[4 * b] - from) / each);\n"
+          "if (state) {\n"
+            "const o = owners[ownerOf[D.blocks[4 * b + 3]]];\n"
+            "g.globalAlpha = shown(o) ? 1 : 0.15;\n"
+            "bar(a, max(a + 0.6, z - a > 3 ? z - 0.7 : z), colour(o));\n"
+            "if (state === 2) bar(a, z, pattern);\n"
+            "g.globalAlpha = 1;\n"
+          "}\n"
+        "}\n"
+        "g.strokeStyle = line;\n"
+        "g.strokeRect(NAMES + 0.5, y + 3, w - 1, ROW - 6);\n"
+      "}\n"
+    "}\n"
+    "\n"
+    "function tiles() {\n"
+      "const box = $('tiles'), v = M.v, scattered = M.free ? 1 - M.largest / M.free : 0;\n"
+      "const tile = (value, what) => { const t = el('div', ''); t.append(el('b', value), el('span', what)); box.append(t); };\n"
+      "box.textContent = '';\n"
+      "tile(size(M.reserved), 'reserved from ' + size(v.total) + (v.limit ? ', limit ' + size(v.limit) : ''));\n"
+      "tile(size(M.live), 'allocated, in ' + plural(M.blocks, 'block'));\n"
+      "if (M.pending) tile(size(M.pending), 'pending: freed, still in use');\n"
+      "tile(size(M.free), 'free in the cache');\n"
+      "tile(size(M.largest), 'largest free block');\n"
+      "tile(part(scattered, 1), 'fragmentation: free memory outside of it');\n"
+      "if (M.n) tile(size(M.peak), 'allocated at most in the history');\n"
+      "$('when').textContent = new Date(D.time / 1e3).toLocaleString();\n"
+      "$('about').textContent = M.n\n"
+        "? 'What was allocated (as requested), by owner; the dashed line is what was reserved. ' + plural(M.n, 'event') + (v.seen > M.n ? ', the newest of ' + "
+        "many(v.seen) : '') + '.'\n"
+        ": 'No history was recorded: call ds_mem_history_start before the allocations. What is allocated now:';\n"
+      "$('ooms').style.display = M.ooms.length ? '' : 'none';\n"
+      "$('ooms').querySelector('p').textContent = plural(M.ooms.length, 'allocation') + ' failed:';\n"
+      "const list = $('ooms').querySelector('ul');\n",
+      "list.textContent = '';\n"
+      "for (const i of M.ooms.slice(-10)) {\n"
+        "const f = M.E[5 * i + 3], name = D.texts[D.frames[3 * f + 2]];\n"
+        "list.append(el('li', size(M.E[5 * i + 2]) + ' at ' + (site(f) || 'an unknown place') + (name ? ' for ' + name : '') + ', ' + span(M.times[i]) + ' afte"
+        "r the start of the history; the device had ' + size(M.E[5 * i + 1]) + ' free' + (v.limit ? ', the limit is ' + size(v.limit) : '')));\n"
+      "}\n"
+    "}\n"
+    "\n"
+    "const choose = o => { chosen = chosen === o ? -1 : o; draw(); };\n"
+    "const swatch = o => { const i = el('i', ''); i.style.background = colour(o); return i; };\n"
+    "function legend() {\n"
+      "const box = $('legend');\n"
+      "box.textContent = '';\n"
+      "M.top.forEach(o => {\n"
+        "const k = owners.indexOf(o), b = el('button', '', {onclick: () => choose(k), className: k === chosen ? 'on' : '', title: o.name});\n"
+        "b.append(swatch(o), o.name);\n"
+        "box.append(b);\n"
+      "});\n"
+      "if (M.ranked.length > TOP) box.append(swatch({}), plural(M.ranked.length - TOP, 'other'));\n"
+    "}\n"
+    "function table() {\n"
+      "const heads = [['Owner', o => o.name], ['Now', o => o.live, size], ['Blocks', o => o.blocks], ['Share', o => o.live / M.live, x => part(x, 1)], ['At t"
+      "he peak', o => o.atPeak, size], ['At most', o => o.most, size], ['Allocations', o => o.count]]\n"
+        ".filter((h, i) => M.n || i < 4);\n"
+      "const row = el('tr', ''), rows = $('rows'), f = (heads[sortBy] || heads[1])[1];\n"
+      "heads.forEach((h, i) => row.append(el('th', h[0] + (i === sortBy ? ' \\u25be' : ''), {onclick: () => { sortBy = i; table(); }})));\n"
+      "document.querySelector('thead').replaceChildren(row);\n"
+      "rows.textContent = '';\n"
+      "const list = M.ranked.filter(o => chosen >= 0 || shown(o)).sort((x, y) => sortBy ? f(y) - f(x) : f(x) < f(y) ? -1 : 1);\n"
+      "for (const o of list.slice(0, 100)) {\n"
+        "const k = owners.indexOf(o), tr = el('tr', '', {onclick: () => choose(k), className: k === chosen ? 'on' : ''});\n"
+        "heads.forEach((h, i) => {\n"
+          "const td = el('td', '');\n"
+          "td.append(i ? '' : swatch(o), h[2] ? h[2](h[1](o)) : many(h[1](o)));\n"
+          "tr.append(td);\n"
+        "});\n"
+        "rows.append(tr);\n"
+      "}\n"
+      "$('more').textContent = list.length > 100 ? 'and ' + plural(list.length - 100, 'more owner') + ': use the search' : '';\n"
+    "}\n"
+    "function draw() {\n"
+      "$('striped').style.background = 'repeating-linear-gradient(135deg,' + COLOURS[0] + ' 0 2px,var(--card) 2px 4px)';\n"
+      "legend();\n"
+      "drawTime();\n"
+      "drawMap();\n"
+      "table();\n"
+    "}\n"
+    "\n"
+    "function tip(e, text) {\n"
+      "const t = $('tip');\n"
+      "t.style.display = text ? 'block' : 'none';\n"
+      "if (!text) return;\n"
+      "t.textContent = text;\n"
+      "t.style.left = min(e.clientX + 14, innerWidth - t.offsetWidth - 8) + 'px';\n"
+      "t.style.top = (e.clientY + 16 + t.offsetHeight > innerHeight ? e.clientY - t.offsetHeight - 10 : e.clientY + 16) + 'px';\n"
+    "}\n"
+    "function hit(e) {\n"
+      "const r = $('map').getBoundingClientRect(), l = floor((e.clientY - r.top + $('box').scrollTop) / ROW), x = (e.clientX - r.left - NAMES) / (r.width - N"
+      "AMES - 4);\n"
+      "if (!M.lines[l] || x < 0 || x >= 1) return null;\n"
+      "const s = M.segments[M.lines[l][0]];\n"
+      "return [s, blockAt(s, (M.lines[l][1] + x) * s.bytes / s.lines)];\n"
+    "}\n"
+    "$('map').onmousemove = e => {\n"
+      "const h = hit(e);\n"
+      "if (!h) return tip(e);\n"
+      "const [s, b] = h, [w, asked, state, f] = D.blocks.slice(4 * b, 4 * b + 4);\n"
+      "tip(e, (state ? owners[ownerOf[f]].name + '\\n' : '') + size(w) + ['  free', '  allocated', '  pending: freed, another stream is not past it'][state] +\n"
+        "(state && w > asked ? ' (' + size(asked) + ' requested)' : '') + (state && site(f) ? '\\n' + site(f) : '') + '\\nat 0x' + (s.addr + starts[b]).toString("
+        "16) +\n"
+        "', stream ' + s.stream + '\\nin a ' + (s.growing ? 'growing ' : '') + 'segment of ' + size(s.bytes) + (s.kind ? '' : ' for small blocks'));\n"
+    "};\n"
+    "$('map').onclick = e => {\n"
+      "const h = hit(e);\n"
+      "if (h && D.blocks[4 * h[1] + 2]) choose(ownerOf[D.blocks[4 * h[1] + 3]]);\n"
+    "};\n"
+    "$('time').onmousemove = e => {\n"
+      "const c = floor(e.clientX - $('time').getBoundingClientRect().left - LEFT), K = TOP + 1;\n"
+      "if (!M.n || c < 0 || c >= cols.w) return tip(e);\n",
+      "let text = (cols.byTime ? span(cols.end * c / cols.w) : 'event ' + round(M.n * c / cols.w)) + '\\n' + size(cols.total[c]) + ' allocated, ' + size(cols."
+      "reserved[c]) + ' reserved';\n"
+      "for (let k = 0; k < K; k++) {\n"
+        "const n = cols.now[c * K + k];\n"
+        "if (n > cols.total[c] / 50) text += '\\n' + size(n) + '  ' + (M.top[k] || {name: 'others'}).name;\n"
+      "}\n"
+      "for (let i = 0; i < M.n; i++) {\n"
+        "const a = M.E[5 * i];\n"
+        "if ((a === OOM || a === NOTE) && abs(place(i) - c) < 4) text += '\\n' + (a === OOM ? 'out of memory: ' + size(M.E[5 * i + 2]) : D.texts[M.E[5 * i + 3]]"
+        ");\n"
+      "}\n"
+      "tip(e, text);\n"
+    "};\n"
+    "$('map').onmouseleave = $('time').onmouseleave = e => tip(e);\n"
+    "$('box').onscroll = drawMap;\n"
+    "$('find').oninput = e => { wanted = e.target.value.toLowerCase(); chosen = -1; draw(); };\n"
+    "$('scale').onchange = drawTime;\n"
+    "$('device').onchange = e => { chosen = -1; load(+e.target.value); layout(); tiles(); draw(); };\n"
+    "D.devices.forEach((v, d) => $('device').append(el('option', v.name, {value: d})));\n"
+    "{\n"
+      "const used = D.devices.map((v, d) => v.events.length + D.segments.filter((x, i) => i % 9 === 0 && x === d).length);\n"
+      "$('device').value = max(0, used.findIndex(n => n));\n"
+    "}\n"
+    "$('device').onchange({target: $('device')});\n"
+    "onresize = draw;\n"
+    "matchMedia('(prefers-color-scheme: dark)').onchange = draw;\n"
+    "</script></body></html>\n"
+};
+
+static void ds__write_page(ds__ink *k) {
+    for (size_t i = 0; i < sizeof ds__page_head / sizeof *ds__page_head; i++) ds__ink_plain(k, ds__page_head[i]);
+    ds__page_data(k);
+    for (size_t i = 0; i < sizeof ds__page_code / sizeof *ds__page_code; i++) ds__ink_plain(k, ds__page_code[i]);
+}
+
+/* ---- the public functions ---- */
+
+static ds_result ds__snapshot(ds_mem_format format, unsigned flags, ds_pool pool, ds_write_fn write_fn, void *user) {
+    ds_result r = DS_ERR_OUT_OF_MEMORY;
+    DS__REQUIRE((int)format >= DS_SNAPSHOT_PICKLE && (int)format <= DS_SNAPSHOT_HTML, "there is no format %d", (int)format);
+    DS__REQUIRE(!(flags & ~(unsigned)DS_SNAPSHOT_NO_HISTORY), "unknown flags %#x", flags);
+    ds__mpool *only = pool.id ? ds__mpool_of(pool) : NULL;
+    if (pool.id && !only) return DS_ERR_INVALID_HANDLE;
+    ds__snap *s = ds__snap_collect(flags, only);
+    if (!s) return r;
+    ds__ink *k = ds__alloc(sizeof *k);
+    if (k) { k->text = ds__alloc((s->texts_count + 1) * sizeof *k->text); k->frame = ds__alloc((s->frame_count + 1) * sizeof *k->frame); }
+    if (k && k->text && k->frame) {
+        k->s = s;
+        k->write_fn = write_fn;
+        k->user = user;
+        k->pickle = format == DS_SNAPSHOT_PICKLE;
+        if (format == DS_SNAPSHOT_HTML) ds__write_page(k); else ds__write_snapshot(k);
+        ds__ink_flush(k);
+        r = k->stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", k->stopped) : DS_OK;
+    } else {
+        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a snapshot");
+    }
+    if (k) { ds__release(k->text); ds__release(k->frame); }
+    ds__release(k);
+    ds__snap_free(s);
+    return r;
+}
+
+DSDEF ds_result (ds_mem_snapshot)(ds_mem_format format, unsigned flags, ds_pool pool, ds_write_fn write_fn, void *user) {
+    DS__ENTER("ds_mem_snapshot");
+    DS__REQUIRE(write_fn, "write_fn is NULL");
+    return ds__snapshot(format, flags, pool, write_fn, user);
+}
+
+DSDEF ds_result (ds_mem_snapshot_file)(ds_mem_format format, unsigned flags, const char *path) {
+    DS__ENTER("ds_mem_snapshot_file");
+    DS__REQUIRE(path, "path is NULL");
+    FILE *f = fopen(path, "wb");
+    if (!f) return ds__fail(DS_ERR_SYSTEM, "%s cannot be written: %s", path, strerror(errno));
+    ds_result r = ds__snapshot(format, flags, (ds_pool){ 0 }, ds__dot_to_file, f);
+    if (fclose(f) != 0 && r == DS_OK) r = ds__fail(DS_ERR_SYSTEM, "%s cannot be written: %s", path, strerror(errno));
+    return r;
+}
+
+/* ---- blocks one by one ---- */
+
+static int ds__segment_order(const void *a, const void *b) {
+    const ds__segment *x = *(ds__segment *const *)a, *y = *(ds__segment *const *)b;
+    return x->base < y->base ? -1 : x->base > y->base;
+}
+
+/* All is locked. */
+static ds_result ds__each_block(ds__mdevice *dev, ds_mem_block_fn fn, void *user) {
+    size_t count = 0, n = 0;
+    for (ds__mpool *p = &dev->main; p; p = p->next)
+        for (ds__arena *a = p->arenas; a; a = a->next)
+            for (ds__segment *g = a->segments; g; g = g->next) count++;
+    ds__segment **sorted = ds__alloc((count + 1) * sizeof *sorted);
+    if (!sorted) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to sort %zu segments", count);
+    for (ds__mpool *p = &dev->main; p; p = p->next)
+        for (ds__arena *a = p->arenas; a; a = a->next)
+            for (ds__segment *g = a->segments; g; g = g->next) sorted[n++] = g;
+    qsort(sorted, n, sizeof *sorted, ds__segment_order);
+    int outer = ds__tls.in_callback;
+    ds__tls.in_callback = 1;
+    for (size_t i = 0; i < n; i++)
+        for (ds__mblock *b = sorted[i]->first; b; b = b->next) {
+            ds_mem_block block;
+            ds__describe(atomic_load(&sorted[i]->arena), b, &block);
+            fn(&block, user);
+        }
+    ds__tls.in_callback = outer;
+    ds__release(sorted);
+    return DS_OK;
+}
+
+DSDEF ds_result (ds_mem_each_block)(ds_device device, ds_mem_block_fn fn, void *user) {
+    ds__mdevice *dev = NULL;
+    DS__ENTER("ds_mem_each_block");
+    DS__REQUIRE(fn, "fn is NULL");
+    ds_result r = ds__mem_used(device, &dev);
+    if (!dev) return r;
+    ds__mem_lock_all(dev);
+    r = ds__each_block(dev, fn, user);
+    ds__mem_unlock_all(dev);
+    return r;
+}
+
+/* ---- >>pinned memory ----------------------------------------------------------------------------------------------- */
+static void ds__pinned_shutdown(void) {} /* STUB */
+
+/* ---- >>resources --------------------------------------------------------------------------------------------------- */
+
+/* ---- >>sharing ----------------------------------------------------------------------------------------------------- */
+static int ds__share_hold(ds__mblock *b) { (void)b; return 0; } /* STUB */
+static size_t ds__share_collect(void) { return 0; } /* STUB */
+static void ds__share_shutdown(void) {} /* STUB */
+static ds_result ds__share_segment_alloc(ds_device device, size_t size, void **out) { return ds__segment_alloc(device, size, out); } /* STUB */
+static ds_result ds__share_segment_free(ds_device device, void *ptr, size_t size) { return ds__segment_free(device, ptr, size, 0); } /* STUB */
+
+/* ---- >>memory end -------------------------------------------------------------------------------------------------- */
+
+/* What was not freed is told by owner, then everything goes. Called by ds_shutdown when all work is done. */
+static void ds__mem_shutdown(void) {
+    ds__share_shutdown();
+    ds__pinned_shutdown();
+    ds__snapshot_shutdown();
+    for (int backend = 0; backend < DS_BACKEND_COUNT; backend++)
+        for (int i = 0; i < DS__MAX_DEVICES; i++) {
+            ds__mdevice *dev = ds__mem_device_at(backend, i);
+            if (!dev) continue;
+            ds__tell_leaks(dev);
+            for (ds__mpool *p = &dev->main; p; p = p->next) {
+                for (ds__arena *a = p->arenas; a; a = a->next) {
+                    for (ds__segment *s = a->segments; s; s = s->next) {
+                        if (s->page) ds__space_release(dev->device, s->base, s->size);
+                        else if (s->source == DS__FROM_ASYNC) {} /* the driver's pool ends with the driver */
+                        else DS_IGNORE(ds__source_free(a, s));
+                        for (ds__mblock *b = s->first; b; b = b->next)
+                            for (ds__muse *u = b->uses; u; u = u->next) ds__event_drop(u->event);
+                        ds__release(s->granule);
+                    }
+                    for (ds__muse *u = a->spare_uses; u; u = u->next) ds__event_drop(u->event);
+                    ds__event_drop(a->end);
+                    pthread_mutex_destroy(&a->grow);
+                }
+                ds__release(p->label);
+            }
+            pthread_mutex_destroy(&dev->lock);
+            atomic_store(&ds__m.device[backend][i], NULL);
+        }
+    ds__release(ds__m.pools);
+    ds__release(ds__m.sorted);
+    ds__release(ds__m.shortage);
+    ds__release(ds__m.oom);
+    for (size_t i = 0; i < sizeof ds__m.root / sizeof ds__m.root[0]; i++) atomic_store(&ds__m.root[i], NULL);
+    while (ds__m.kept) { ds__mkept *next = ds__m.kept->next; ds__release(ds__m.kept); ds__m.kept = next; }
+    ds__m.pools = NULL;
+    ds__m.sorted = NULL;
+    ds__m.shortage = NULL;
+    ds__m.oom = NULL;
+    ds__m.free_segments = NULL;
+    ds__m.pool_count = ds__m.pool_room = 0;
+    ds__m.sorted_count = ds__m.sorted_room = ds__m.shortage_count = ds__m.oom_count = 0;
+    ds__m.configured = 0;
+    ds__upper.stream_gone_fn = 0;
+    ds__upper.shutdown_fn = 0;
+}
+
+#endif /* C */
+#endif /* DEVSTREAM_IMPLEMENTATION */
+
+/* Licence: MIT or public domain, at your choice; the texts stand at the end of devstream.h. */
