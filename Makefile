@@ -34,6 +34,7 @@ FAULT       := $(patsubst tests/fault/%.c,$(B)/fault/%,$(wildcard tests/fault/*.
 ON_CUDA     := $(B)/conformance-standin $(B)/conformance-shared $(B)/conformance-static $(B)/lib/libcudart.so.13
 endif
 
+PLUGINS     := $(B)/plugin.so $(B)/nvml.so $(B)/nvml-old.so
 TEST_ENV    := DEVSTREAM_CPU_DEVICES=2 DS_TEST_PLUGIN=$(abspath $(B)/plugin.so)
 
 .PHONY: help demo examples check conformance conformance-cuda conformance-linked unit fault mutants kernels check-gpu features build-tests compile-matrix asan tsan model bench docs \
@@ -56,13 +57,13 @@ check: cmocka ## all tests with the default compiler
 	$(SUBMAKE) features
 	@JOBS=$(JOBS) tests/compile/run.sh --fast
 
-build-tests: $(B)/conformance $(B)/plugin.so $(UNIT) $(FAULT) $(ON_CUDA)
+build-tests: $(B)/conformance $(PLUGINS) $(UNIT) $(FAULT) $(ON_CUDA)
 
-conformance: cmocka $(B)/conformance $(B)/plugin.so ## only the conformance suite
+conformance: cmocka $(B)/conformance $(PLUGINS) ## only the conformance suite
 	@rm -f $(LOG)-cpu.log
 	@$(TEST_ENV) DS_TEST_LOG=$(LOG)-cpu.log $(RUN) $(B)/conformance
 
-conformance-cuda: cmocka $(B)/plugin.so $(ON_CUDA) ## the conformance suite through the CUDA driver and the stand-in for cudart
+conformance-cuda: cmocka $(PLUGINS) $(ON_CUDA) ## the conformance suite through the CUDA driver and the stand-in for cudart
 	@rm -f $(LOG)-cuda.log
 ifeq ($(CUDA_HOME),)
 	@echo "skip  the CUDA driver: no toolkit found (CUDA_HOME)"
@@ -71,7 +72,7 @@ else
 endif
 
 # As a user has it: linked with libcudart, whose place the stand-in takes at run time; and the binary that starts without a driver.
-conformance-linked: cmocka $(B)/plugin.so $(ON_CUDA) ## the same, with a shared cudart; and without a driver, with the static one
+conformance-linked: cmocka $(PLUGINS) $(ON_CUDA) ## the same, with a shared cudart; and without a driver, with the static one
 ifneq ($(CUDA_HOME),)
 	@echo "== shared library, stand-in" && DS_TEST_DRIVER=cuda $(TEST_ENV) LD_LIBRARY_PATH=$(B)/lib $(RUN) $(B)/conformance-shared
 	@echo "== cudart_static, no driver" && DS_TEST_DRIVER=cpu $(TEST_ENV) $(RUN) $(B)/conformance-static
@@ -90,11 +91,11 @@ mutants: cmocka ## seeded defects of the CUDA driver: the tests must catch each
 kernels: ## compile kernels/ to PTX and write it into the files that hold it (clang 14); assemble it (ptxas)
 	@tools/kernels.sh && tools/kernels.sh --assemble
 
-check-gpu: cmocka $(B)/plugin.so $(ON_CUDA) $(B)/bench-cuda ## the same tests, probes and benchmarks on a real GPU; writes docs/gpu/
+check-gpu: cmocka $(PLUGINS) $(ON_CUDA) $(B)/bench-cuda ## the same tests, probes and benchmarks on a real GPU; writes docs/gpu/
 	@tests/gpu/run.sh $(B)/conformance-static $(B)/bench-cuda
 
 features: ## compare docs/features.md with the tests that were executed
-	@cat $(LOG)-*.log >$(LOG).log && tools/features.sh docs/features.md $(LOG).log devstream.h devstream_cpu.h
+	@cat $(LOG)-*.log >$(LOG).log && tools/features.sh docs/features.md $(LOG).log devstream.h devstream_cpu.h devstream_alloc.h
 
 compile-matrix: build/single/devstream.h ## every way to include the headers, and the single file
 	@export JOBS=$(JOBS); tests/compile/run.sh; two=$$?; tests/compile/run.sh build/single && [ $$two -eq 0 ]
@@ -170,6 +171,12 @@ $(B)/conformance: $(CONFORMANCE) $(B)/devstream.o
 $(B)/plugin.so: tests/support/plugin.c $(B)/flags
 	$(COMPILE) -std=gnu11 -fPIC -shared $< -o $@ $(LDFLAGS) -pthread
 
+# What stands for NVML, as it is and as it was before processes had instances.
+$(B)/nvml.so: tests/support/nvml.c $(B)/flags
+	$(COMPILE) -std=gnu11 -fPIC -shared $< -o $@ $(LDFLAGS)
+$(B)/nvml-old.so: tests/support/nvml.c $(B)/flags
+	$(COMPILE) -std=gnu11 -DOLD -fPIC -shared $< -o $@ $(LDFLAGS)
+
 $(B)/cuda/devstream.o: devstream.c $(B)/flags
 	@mkdir -p $(@D)
 	$(COMPILE) -std=c11 $(CUDA_FLAGS) -c $< -o $@
@@ -220,8 +227,8 @@ $(B)/examples/%: examples/%.c $(B)/flags
 	@mkdir -p $(@D)
 	$(COMPILE) -std=c11 $(EXAMPLE_FLAGS) $< -o $@ $(LDFLAGS) $(EXAMPLE_LIBS) -pthread -lm
 
-build/single/devstream.h: devstream.h devstream_cpu.h tools/amalgamate.awk
+build/single/devstream.h: devstream.h devstream_cpu.h devstream_alloc.h tools/amalgamate.awk
 	@mkdir -p $(@D)
-	@awk -f tools/amalgamate.awk devstream.h devstream_cpu.h >$@
+	@awk -f tools/amalgamate.awk devstream.h devstream_cpu.h devstream_alloc.h >$@
 
 -include $(wildcard $(B)/*.d $(B)/*/*.d $(B)/*/*/*.d)

@@ -1287,6 +1287,8 @@ DS__SEAM static void *ds__os_memfd_map(int fd, size_t size) {
     void *at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     return at == MAP_FAILED ? NULL : at;
 }
+/* A forked child does not get it, nor the open file with it. */
+DS__SEAM static int ds__os_keep_from_child(void *at, size_t size) { return madvise(at, size, 10 /* MADV_DONTFORK */) == 0; }
 DS__SEAM static void ds__os_unmap(void *at, size_t size) { munmap(at, size); }
 
 /* Takes the lock of a byte for the open file, until that is closed, at the latest by the kernel when the process ends. */
@@ -1368,8 +1370,8 @@ typedef struct ds__tls_block {
     uint32_t hit_version, hit_next; /* the table's version for which these are right; which goes next */
     ds__found hit[DS__HITS];        /* ranges found last */
     ds_result code;      /* of the last failure */
-    int mute;            /* failures are not told to the log: they are not the user's, or not yet */
-    char error[1024];
+    int mute;            /* failures go to `aside` and not to the log: they are not the user's, or not yet */
+    char error[1024], aside[1024];
 } ds__tls_block;
 static __thread ds__tls_block ds__tls;
 
@@ -1403,13 +1405,14 @@ DSDEF const char *(ds_last_error)(void) { return ds__tls.error; }
 __attribute__((format(printf, 2, 3), cold, noinline))
 static ds_result ds__fail(ds_result code, const char *format, ...) {
     ds__tls_block *t = &ds__tls;
+    char *to = t->mute ? t->aside : t->error;
     size_t size = sizeof t->error, n = 0;
-    int w = t->site.file ? snprintf(t->error, size, "%s:%d: %s: ", t->site.file, t->site.line, t->fn)
-                         : snprintf(t->error, size, "%s: ", t->fn ? t->fn : "devstream");
+    int w = t->site.file ? snprintf(to, size, "%s:%d: %s: ", t->site.file, t->site.line, t->fn)
+                         : snprintf(to, size, "%s: ", t->fn ? t->fn : "devstream");
     if (w > 0) n = (size_t)w < size ? (size_t)w : size - 1;
     va_list args;
     va_start(args, format);
-    vsnprintf(t->error + n, size - n, format, args);
+    vsnprintf(to + n, size - n, format, args);
     va_end(args);
     t->code = code;
     if (!t->mute) ds__log(DS_LOG_ERROR, code, t->error);
@@ -1420,10 +1423,11 @@ static ds_result ds__fail(ds_result code, const char *format, ...) {
 __attribute__((format(printf, 2, 3), cold, noinline)) DS__SEAM
 static ds_result ds__also(ds_result r, const char *format, ...) {
     ds__tls_block *t = &ds__tls;
-    size_t n = strlen(t->error);
+    char *to = t->mute ? t->aside : t->error;
+    size_t n = strlen(to);
     va_list args;
     va_start(args, format);
-    vsnprintf(t->error + n, sizeof t->error - n, format, args);
+    vsnprintf(to + n, sizeof t->error - n, format, args);
     va_end(args);
     return r;
 }
@@ -1757,14 +1761,17 @@ typedef struct ds__op {
    space_map      memory behind [at, at + size), whole pages of a reservation behind which there is none. This device and all
                   that reach it as peers read and write it. When it fails everything is as it was.
    space_unmap    takes the memory of one or several space_maps back, all of it and nothing else. It waits for nothing: no work
-                  uses the memory any more. DS_ERR_INVALID_VALUE: the range is not that, and nothing was done; with any other
-                  result it was.
+                  uses the memory any more. When it fails nothing was done (DS_ERR_INVALID_VALUE: the range is not that).
    Of the driver's own allocator, which keeps what is given back for later:
    async_alloc    memory of the stream's device; work that is put on the stream from now on may use it, and what comes after that.
    async_free     gives it back when the stream has come there, on any stream of the driver. When it fails nothing was given back.
                   A stream that captures is refused both (DS_ERR_CAPTURE_UNSUPPORTED), and the capture goes on.
    async_trim     returns what the allocator keeps to the device, down to so many bytes.
-   async_info     *out_reserved: what the allocator has of the device, *out_used: what of it is in use. */
+   async_info     *out_reserved: what the allocator has of the device, *out_used: what of it is in use.
+   Of memory for several processes:
+   share_alloc    like memory_alloc, for all that follows.
+   share_export   64 bytes that name it, always the same.
+   share_import   it appears here, under some address, until share_close. DS_ERR_ILLEGAL_STATE: it is this process's own. */
 #define DS__ENTRIES(X) \
     X(device_properties, (int device, ds_device_properties *out), (device, out)) \
     X(device_memory, (int device, size_t *out_free, size_t *out_total), (device, out_free, out_total)) \
@@ -1794,6 +1801,9 @@ typedef struct ds__op {
     X(async_trim, (int device, size_t keep), (device, keep)) \
     X(async_info, (int device, size_t *out_reserved, size_t *out_used), (device, out_reserved, out_used)) \
     X(memory_wait, (int device), (device)) \
+    X(share_alloc, (int device, size_t size, void **out), (device, size, out)) \
+    X(share_export, (int device, void *base, size_t size, unsigned char *handle), (device, base, size, handle)) \
+    X(share_import, (int device, const unsigned char *handle, size_t size, void **out), (device, handle, size, out)) \
     X(host_alloc, (size_t size, void **out), (size, out)) \
     X(host_register, (void *ptr, size_t size), (ptr, size)) \
     X(pointer_query, (const void *ptr, ds_pointer_info *out), (ptr, out)) \
@@ -1839,6 +1849,8 @@ struct ds__driver {
     ds_result (*memory_release)(ds_memory_kind kind, int device, void *ptr, size_t size); /* gives it back, and does so
                                                whatever it returns; nothing uses the memory any more */
     void (*space_release)(int device, void *at, size_t size); /* gives a reservation back, in which nothing is mapped */
+    void (*share_release)(int device, void *base, size_t size); /* gives memory of share_alloc back, which no work uses */
+    void (*share_close)(int device, void *base, size_t size); /* ends what share_import has made, which no work uses */
 #define DS__MEMBER(entry, parameters, arguments) ds_result (*entry) parameters;
     DS__ENTRIES(DS__MEMBER)
 #undef DS__MEMBER
@@ -2362,7 +2374,7 @@ DS__SEAM static ds_result ds__mapping_check(void *ptr, size_t size) {
    Whoever is on a board has a number there, never given twice, and holds the lock of the byte with that number. The kernel drops it when the
    process ends, however that happens, so a lock that is free says that nothing will come from there any more. It is a lock of the open
    file (F_OFD_SETLK): flock has only one for a whole file; a record lock of the old kind is lost when anything in the process closes
-   the file; a robust futex belongs to a thread, which would have to live as long as the process. A forked child has the open file too, and so closes it first of all.
+   the file; a robust futex belongs to a thread, which would have to live as long as the process. A forked child has the open file too, and so does not get the mapping and closes the rest first of all.
    Memory is reserved before it is touched: where there is none that is a result and no signal. */
 
 enum { DS__MARKS = 1 << 16, DS__LANES = 1 << 18, DS__STAKES = 1 << 14, DS__LEASES = 62, DS__BOARD_LAYOUT = 1 };
@@ -2441,6 +2453,10 @@ static ds__board *ds__board_new(int fd) {
     ds__board *b = ds__alloc(sizeof *b);
     if (b && !ds__boards.atfork) ds__boards.atfork = pthread_atfork(ds__boards_lock, ds__boards_unlock, ds__boards_forked) == 0;
     if (b && ds__boards.atfork) b->sheet = ds__os_memfd_map(fd, sizeof *b->sheet);
+    if (b && b->sheet && !ds__os_keep_from_child(b->sheet, sizeof *b->sheet)) {
+        ds__os_unmap(b->sheet, sizeof *b->sheet);
+        b->sheet = NULL;
+    }
     if (!b || !b->sheet) { ds__release(b); close(fd); return NULL; }
     b->fd = fd;
     b->serial = ++ds__boards.serials;
@@ -6255,7 +6271,7 @@ static ds_result ds__cuda_space_map(int device, void *at, size_t size) {
     return r;
 }
 
-/* One mapping at a time: cuMemUnmap takes the whole of one. It may report the failure of earlier work. */
+/* One mapping at a time: cuMemUnmap takes the whole of one. A mapping that is ours it does take, whatever it reports of earlier work. */
 static ds_result ds__cuda_space_unmap(int device, void *at, size_t size) {
     ds__cuda_scope scope;
     ds__mapping m;
@@ -6266,11 +6282,11 @@ static ds_result ds__cuda_space_unmap(int device, void *at, size_t size) {
     int relaxed = ds__cuda_relax(&scope, &mode), code;
     while (ds__mapping_take((uintptr_t)at, (uintptr_t)at + size, &m)) {
         DS__DR_CODE(scope, code, cuMemUnmap, (m.at, m.size));
-        if (code && r == DS_OK) r = ds__cuda_fail(&scope, "cuMemUnmap", code);
+        if (code) DS_IGNORE(ds__cuda_fail(&scope, "cuMemUnmap", code)); /* for the log */
     }
     ds__cuda_unrelax(&scope, relaxed, mode);
     ds__cuda_leave(&scope);
-    return r == DS_ERR_FAILED ? DS_OK : r == DS_ERR_INVALID_VALUE ? DS_ERR_DRIVER : r;
+    return DS_OK;
 }
 
 /* The device's default pool, which keeps what is freed and gives it out again on any stream, as PyTorch sets it up. The mutex is held:
@@ -6384,6 +6400,60 @@ static void ds__cuda_pool_end(const ds__cuda_scope *scope, int device) {
     ds__cuda_ignore(scope, cudaMemPoolTrimTo(pool, 0));
 }
 
+static ds_result ds__cuda_share_alloc(int device, size_t size, void **out) { return ds__cuda_memory_alloc(device, size, out); }
+
+static ds_result ds__cuda_share_export(int device, void *base, size_t size, unsigned char *out) {
+    cudaIpcMemHandle_t handle;
+    ds__cuda_scope scope;
+    (void)size;
+    ds_result r = ds__cuda_enter(&scope, device);
+    if (r < 0) return r;
+    enum cudaStreamCaptureMode mode;
+    int relaxed = ds__cuda_quiet(&scope, &mode);
+    r = DS__RT(scope, cudaIpcGetMemHandle, (&handle, base));
+    ds__cuda_unrelax(&scope, relaxed, mode);
+    ds__cuda_leave(&scope);
+    if (r == DS_OK) memcpy(out, &handle, sizeof handle);
+    return r;
+}
+
+static ds_result ds__cuda_share_import(int device, const unsigned char *bytes, size_t size, void **out) {
+    cudaIpcMemHandle_t handle;
+    ds__cuda_scope scope;
+    (void)size;
+    memcpy(&handle, bytes, sizeof handle);
+    ds_result r = ds__cuda_enter(&scope, device);
+    if (r < 0) return r;
+    enum cudaStreamCaptureMode mode;
+    int relaxed = ds__cuda_quiet(&scope, &mode);
+    cudaError_t code = cudaIpcOpenMemHandle(out, handle, cudaIpcMemLazyEnablePeerAccess);
+    r = code == cudaErrorDeviceUninitialized ? ds__cuda_own_handle(&scope, code, "cudaIpcOpenMemHandle") : ds__cuda_check(&scope, code, "cudaIpcOpenMemHandle");
+    ds__cuda_unrelax(&scope, relaxed, mode);
+    ds__cuda_leave(&scope);
+    return r;
+}
+
+static void ds__cuda_share_close(int device, void *base, size_t size) {
+    ds__cuda_scope scope;
+    (void)size;
+    ds__cuda_enter_or_not(&scope, device);
+    enum cudaStreamCaptureMode mode;
+    int relaxed = ds__cuda_quiet(&scope, &mode);
+    ds__cuda_ignore(&scope, cudaIpcCloseMemHandle(base));
+    ds__cuda_unrelax(&scope, relaxed, mode);
+    ds__cuda_leave(&scope);
+}
+static void ds__cuda_share_release(int device, void *base, size_t size) {
+    ds__cuda_scope scope;
+    (void)size;
+    ds__cuda_enter_or_not(&scope, device);
+    enum cudaStreamCaptureMode mode;
+    int relaxed = ds__cuda_quiet(&scope, &mode);
+    ds__cuda_ignore(&scope, cudaFree(base));
+    ds__cuda_unrelax(&scope, relaxed, mode);
+    ds__cuda_leave(&scope);
+}
+
 /* The device whose context pinned memory is made in: the thread's, or one that is in use anyway. */
 static ds_result ds__cuda_enter_any(ds__cuda_scope *scope) {
     ds_device current = ds__thread_device();
@@ -6410,7 +6480,10 @@ static ds_result ds__cuda_host_register(void *ptr, size_t size) {
     ds__cuda_scope scope;
     ds_result r = ds__cuda_enter_any(&scope);
     if (r < 0) return r;
+    enum cudaStreamCaptureMode mode;
+    int relaxed = ds__cuda_quiet(&scope, &mode);
     r = DS__RT(scope, cudaHostRegister, (ptr, size, cudaHostRegisterPortable));
+    ds__cuda_unrelax(&scope, relaxed, mode);
     ds__cuda_leave(&scope);
     return r;
 }
@@ -6541,7 +6614,7 @@ static const ds__driver ds__cuda_driver = {
     "cuda", DS_DEVICE_CUDA, ds__cuda_probe, ds__cuda_start, ds__cuda_device_used, ds__cuda_drain, ds__cuda_stop, ds__cuda_stream_destroy,
     ds__cuda_stream_unwrap, ds__cuda_stream_hide, ds__cuda_stream_forget, ds__cuda_stream_identity, ds__cuda_event_destroy, ds__cuda_kernel_destroy,
     ds__cuda_capture_abandon, ds__cuda_graph_destroy, ds__cuda_exec_destroy, ds__cuda_passed, ds__cuda_memory_release,
-    ds__cuda_space_release,
+    ds__cuda_space_release, ds__cuda_share_release, ds__cuda_share_close,
 #define DS__MEMBER(entry, parameters, arguments) ds__cuda_##entry,
     DS__ENTRIES(DS__MEMBER)
 #undef DS__MEMBER
@@ -8010,14 +8083,11 @@ DSDEF ds_result (ds_event_export)(ds_event event, ds_ipc_event_handle *out) {
     return ds__name_object(r, "event", e->label);
 }
 
-DSDEF ds_result (ds_event_import)(ds_device device, const ds_ipc_event_handle *handle, ds_event *out) {
-    if (out) out->id = 0;
-    DS__ENTER("ds_event_import");
-    DS__REQUIRE(out && handle, "%s is NULL", out ? "handle" : "out");
-    DS__RESOLVE(device);
+/* The device is resolved. */
+static ds_result ds__event_open(ds_device device, const unsigned char *handle, ds_event *out) {
     void *native = NULL;
     ds_event made = { 0 };
-    ds_result r = ds__driver_of(device)->event_import(device.index, handle->bytes, &native);
+    ds_result r = ds__driver_of(device)->event_import(device.index, handle, &native);
     if (r < 0) return r;
     r = ds__event_new(DS_EVENT_INTERPROCESS, NULL, &made);
     ds__event *e = r == DS_OK ? ds__event_pin(made) : NULL;
@@ -8032,6 +8102,14 @@ DSDEF ds_result (ds_event_import)(ds_device device, const ds_ipc_event_handle *h
     return DS_OK;
 }
 
+DSDEF ds_result (ds_event_import)(ds_device device, const ds_ipc_event_handle *handle, ds_event *out) {
+    if (out) out->id = 0;
+    DS__ENTER("ds_event_import");
+    DS__REQUIRE(out && handle, "%s is NULL", out ? "handle" : "out");
+    DS__RESOLVE(device);
+    return ds__event_open(device, handle->bytes, out);
+}
+
 /* ---- >>core: memory ------------------------------------------------------------------------------------------------------------------ */
 
 /* Policy. One sorted table holds all memory that was allocated or registered here, of both drivers, so that copies can be
@@ -8042,8 +8120,9 @@ struct ds__ranges { ds__ranges *older; size_t room; ds__range at[]; };
 
 /* Part of a range's kind: it is not the user's to free but the allocator's, and how it goes back. */
 enum { DS__HELD_SPACE = 16 /* a reservation: what is mapped there, then the addresses */, DS__HELD_SEGMENT = 32 /* like the user's */,
+       DS__HELD_SHARED = 64 /* other processes may have it */, DS__HELD_IMPORTED = 128 /* another process's */,
        DS__HELD_UPSTREAM = 48 /* a pool's upstream made it and ends it */,
-       DS__HELD_ASYNC = 48 /* in the order of a stream, else like the user's */,
+       DS__HELD_ASYNC = 80 /* in the order of a stream, else like the user's */,
        DS__HELD = 240 };
 
 /* Index of the first range that ends after the address. */
@@ -8204,7 +8283,8 @@ static ds_result ds__memory_over(void *ptr, int kind, const ds__found *f, int id
 static ds_result ds__memory_end(void *ptr, int kind, const char *what) {
     ds__found f;
     if (!ds__range_remove(ptr, kind, &f)) {
-        DS__REQUIRE(!ds__range_find(ptr, &f) || !f.held, "the memory at %p belongs to the allocator; use ds_mem_free", ptr);
+        DS__REQUIRE(!ds__range_find(ptr, &f) || !f.held, "the memory at %p belongs to the allocator; use %s", ptr,
+                    f.kind == DS_MEMORY_DEVICE ? "ds_mem_free" : "ds_pinned_free");
         return ds__fail(DS_ERR_INVALID_VALUE, "%p is not the start of %s", ptr, what);
     }
     return ds__memory_over(ptr, kind, &f, 0);
@@ -8232,7 +8312,10 @@ static void ds__memory_end_all(void) {
         uintptr_t base = atomic_load(&r->at[i].base);
         size_t size = atomic_load(&r->at[i].end) - base;
         const ds__driver *driver = ds__g.driver[k >> 8 & 1];
+        if ((k & DS__HELD) == DS__HELD_UPSTREAM) continue;
         if ((k & DS__HELD) == DS__HELD_SPACE) ds__space_end(driver, k >> 9, (void *)base, size);
+        else if ((k & DS__HELD) == DS__HELD_SHARED) driver->share_release(k >> 9, (void *)base, size);
+        else if ((k & DS__HELD) == DS__HELD_IMPORTED) driver->share_close(k >> 9, (void *)base, size);
         else DS_IGNORE(driver->memory_release((ds_memory_kind)(k & 15), k >> 9, (void *)base, size));
     }
     ds__release(ds__g.mappings);
@@ -8328,6 +8411,54 @@ DS__SEAM static ds_result ds__async_free(ds__stream *s, void *ptr) {
                                                          : ds__fail(DS_ERR_CROSS_DRIVER, "the memory and the stream belong to different drivers");
     if (r < 0) DS_IGNORE(ds__range_add(ptr, f.end - f.base, DS_MEMORY_DEVICE | DS__HELD_ASYNC, f.backend, f.device)); /* there is room */
     return r;
+}
+
+/* Memory that other processes can open. */
+DS__SEAM static ds_result ds__shared_segment_alloc(ds_device device, size_t size, void **out) {
+    const ds__driver *driver = ds__driver_of(device);
+    *out = NULL;
+    ds__tls.quiet++;
+    ds_result r = driver->share_alloc(device.index, size, out);
+    if (r == DS_OK && ds__range_add(*out, size, DS_MEMORY_DEVICE | DS__HELD_SHARED, ds__backend_of(device), device.index) != DS_OK) {
+        driver->share_release(device.index, *out, size);
+        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of %zu bytes", size);
+    }
+    ds__tls.quiet--;
+    if (r < 0) *out = NULL;
+    return r;
+}
+/* As ds__segment_free. */
+DS__SEAM static ds_result ds__shared_segment_free(ds_device device, void *ptr, size_t size, int idle) {
+    ds__found f;
+    (void)size;
+    DS__REQUIRE(ds__range_remove(ptr, DS_MEMORY_DEVICE | DS__HELD_SHARED, &f), "%p is not the start of a segment for several processes", ptr);
+    ds__tls.quiet++;
+    ds_result r = idle ? DS_OK : ds__driver_of(device)->memory_wait(device.index);
+    if (r < 0) DS_IGNORE(ds__range_add(ptr, f.end - f.base, DS_MEMORY_DEVICE | DS__HELD_SHARED, f.backend, f.device));
+    else ds__driver_of(device)->share_release(device.index, ptr, f.end - f.base);
+    ds__tls.quiet--;
+    return r;
+}
+/* A segment of another process, by the 64 bytes of share_export. */
+DS__SEAM static ds_result ds__shared_segment_open(ds_device device, const unsigned char *handle, size_t size, void **out) {
+    const ds__driver *driver = ds__driver_of(device);
+    *out = NULL;
+    ds__tls.quiet++;
+    ds_result r = driver->share_import(device.index, handle, size, out);
+    if (r == DS_OK && ds__range_add(*out, size, DS_MEMORY_DEVICE | DS__HELD_IMPORTED, ds__backend_of(device), device.index) != DS_OK) {
+        driver->share_close(device.index, *out, size);
+        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of %zu bytes", size);
+    }
+    ds__tls.quiet--;
+    if (r < 0) *out = NULL;
+    return r;
+}
+DS__SEAM static void ds__shared_segment_close(ds_device device, void *ptr) {
+    ds__found f;
+    if (!ds__range_remove(ptr, DS_MEMORY_DEVICE | DS__HELD_IMPORTED, &f)) return;
+    ds__tls.quiet++;
+    ds__driver_of(device)->share_close(device.index, ptr, f.end - f.base);
+    ds__tls.quiet--;
 }
 
 /* ---- >>core: the memory of the user ---- */

@@ -23,7 +23,8 @@
        }
 
    Environment, read once at the first call: DEVSTREAM_ALLOC_CONF, "option:value,option:value" in the grammar of
-       PYTORCH_CUDA_ALLOC_CONF (ds_mem_configure_text lists the options).
+       PYTORCH_CUDA_ALLOC_CONF (ds_mem_configure_text lists the options). DEVSTREAM_NVML: another name of libnvidia-ml.so.1,
+       which ds_mem_list_processes loads.
 
    Contents: configuration; allocation; pools; limits and shortage; statistics; history and snapshots; pinned host memory;
    resources; sharing between processes; debugging; implementation.
@@ -37,9 +38,6 @@
 #ifndef DEVSTREAM_ALLOC_H_INCLUDED
 #define DEVSTREAM_ALLOC_H_INCLUDED
 
-#if defined(DEVSTREAM_H_IMPLEMENTED) && defined(DEVSTREAM_IMPLEMENTATION)
-#error "devstream's headers are implemented together: include devstream_alloc.h before, or instead of, devstream.h in the file with DEVSTREAM_IMPLEMENTATION"
-#endif
 #include "devstream.h"
 
 #ifdef __cplusplus
@@ -95,10 +93,11 @@ typedef struct ds_mem_config {
     int throw_on_cudamalloc_oom;       /**< 1: what would pass the limit is refused before the driver is asked, and counted in num_oom_rejections */
     int release_lock_on_cudamalloc;    /**< accepted for compatibility: other streams' allocations never wait for the driver here */
     int graph_capture_record_stream_reuse; /**< accepted for compatibility: reuse follows the capture's dependencies always */
-    double expandable_segments_reserve;/**< address space of a growing segment, as a multiple of the device's memory */
+    double expandable_segments_reserve;/**< address space of a growing segment, as a multiple of the device's memory; in bytes when it is 2 MiB or more */
+    /* Pinned memory is one for all devices: what was set last, for whichever of them, counts for it, and of the others poll_on_alloc and debug. */
     size_t pinned_max_round_threshold; /**< pinned requests up to this are rounded up to a power of two; 0: none are */
-    size_t pinned_max_cached_size;     /**< larger pinned blocks are given back when they are freed; SIZE_MAX: none */
-    size_t pinned_reserve_segment_size;/**< pinned segments for small blocks; 0: 1 MiB */
+    size_t pinned_max_cached_size;     /**< larger pinned blocks are given back when they are freed (and no capture is open); SIZE_MAX: none */
+    size_t pinned_reserve_segment_size;/**< pinned segments that blocks of up to a quarter of it share; 0: 1 MiB, and none for sizes that are rounded to powers of two */
     int pinned_use_cuda_host_register; /**< 1: pinned memory is ordinary memory that is registered */
     unsigned pinned_num_register_threads; /**< threads that touch its pages, power of two up to 128 */
     int pinned_use_background_threads; /**< accepted for compatibility: events are asked for at allocations only */
@@ -126,7 +125,7 @@ DSDEF DS_MUST_USE ds_result ds_mem_get_config(ds_device device, ds_mem_config *o
 /* ---- allocation ------------------------------------------------------------------------------------------------ */
 
 /** A pool of memory with blocks and segments of its own. 0 is the device's default pool. */
-typedef struct ds_pool { uint64_t id; } ds_pool;
+typedef struct ds_pool { uint64_t id; /**< 0: none, or the device's default pool */ } ds_pool;
 
 /** Allocates size bytes on the stream's device, for what is enqueued on the stream from now on; aligned to 512; uninitialised.
     size 0 gives NULL and DS_OK. Never waits for the device unless memory is short. While the stream captures, the memory belongs to the graph.
@@ -191,17 +190,20 @@ DSDEF DS_MUST_USE ds_result ds_mem_trim(ds_device device, size_t keep, size_t *o
 
 /* ---- pools ------------------------------------------------------------------------------------------------------- */
 
-/** Upstream of a pool, with the signatures of torch.cuda.memory.CUDAPluggableAllocator; `stream` is the native stream. */
+/** Upstream of a pool, with the signatures of torch.cuda.memory.CUDAPluggableAllocator; `stream` is the native stream, NULL when that has ended.
+    Memory aligned to 512, or NULL. It may call ds_alloc; the thread is relaxed (ds_capture_exchange_mode) meanwhile. */
 typedef void *(*ds_upstream_alloc_fn)(ptrdiff_t size, int device, void *stream);
-/** Gives back what ds_upstream_alloc_fn gave. */
+/** Gives back what ds_upstream_alloc_fn gave, when no work uses it any more. */
 typedef void (*ds_upstream_free_fn)(void *ptr, ptrdiff_t size, int device, void *stream);
 
+typedef struct ds_resource ds_resource; /* below */
 /** What ds_pool_create takes; zero means default. */
 typedef struct ds_pool_desc {
     ds_device device;                 /**< where its memory is */
     const ds_mem_config *config;      /**< NULL: the device's */
     ds_upstream_alloc_fn alloc_fn;    /**< NULL: the device; else segments come from here */
     ds_upstream_free_fn free_fn;      /**< required with alloc_fn */
+    const ds_resource *upstream;      /**< NULL: the device; else segments come from this resource (copied), which must outlive them and have other memory than pools */
     int use_on_oom;                   /**< 1: when the device is out of memory, other allocations may use its free blocks */
     int no_split;                     /**< 1: one block per segment */
     int shareable;                    /**< 1: blocks can be given to other processes (ds_mem_export) */
@@ -291,7 +293,7 @@ typedef struct ds_mem_stats {
     int64_t peak_bound_count;            /**< the same for peaks of counts */
 } ds_mem_stats;
 
-/** Statistics of a device, all pools together; all 0 before its first use. */
+/** Statistics of a device, all pools together; all 0 before its first use. DS_DEVICE_HOST: pinned memory (ds_pinned_get_stats). */
 DSDEF DS_MUST_USE ds_result ds_mem_get_stats(ds_device device, ds_mem_stats *out);
 /** Statistics of one pool. */
 DSDEF DS_MUST_USE ds_result ds_pool_get_stats(ds_pool pool, ds_mem_stats *out);
@@ -319,9 +321,9 @@ DSDEF size_t ds_mem_max_cached(ds_device device);
 DSDEF DS_MUST_USE ds_result ds_mem_reset_max_allocated(ds_device device);
 /** torch's old name of ds_mem_reset_peak_stats. */
 DSDEF DS_MUST_USE ds_result ds_mem_reset_max_cached(ds_device device);
-/** torch.cuda.memory_summary: the table, to write_fn piece by piece. */
+/** torch.cuda.memory_summary: its table to the character, with devstream's name in the title, to write_fn line by line. */
 DSDEF DS_MUST_USE ds_result ds_mem_summary(ds_device device, int abbreviated, ds_write_fn write_fn, void *user);
-/** torch.cuda.list_gpu_processes: which processes use the device and how much (NVML where it is; on a CPU device those that share it). */
+/** torch.cuda.list_gpu_processes: which processes use the device and how much. A GPU's are told by NVML, which is loaded for it; where it is not, the text says so. */
 DSDEF DS_MUST_USE ds_result ds_mem_list_processes(ds_device device, ds_write_fn write_fn, void *user);
 
 /* ---- history and snapshots --------------------------------------------------------------------------------------------- */
@@ -337,7 +339,8 @@ typedef enum ds_mem_action {
     DS_ACTION_SEGMENT_MAP, DS_ACTION_SEGMENT_UNMAP, DS_ACTION_SNAPSHOT, DS_ACTION_OOM, DS_ACTION_ANNOTATION
 } ds_mem_action;
 #define DS_HISTORY_SKIP(action) (1u << (action))
-/** Records what happens from now on, on all devices, with file, line and label. Clears what was recorded. */
+/** Records what happens from now on, on all devices, with file, line and label. Clears what was recorded. Labels are not copied: those of recorded blocks
+    must stay until the next start. */
 DSDEF DS_MUST_USE ds_result ds_mem_history_start(const ds_mem_history_desc *desc);
 /** Stops; what was recorded stays for snapshots until the next start. */
 DSDEF DS_MUST_USE ds_result ds_mem_history_stop(void);
@@ -374,27 +377,37 @@ DSDEF DS_MUST_USE ds_result ds_mem_snapshot(ds_mem_format format, unsigned flags
 DSDEF DS_MUST_USE ds_result ds_mem_snapshot_file(ds_mem_format format, unsigned flags, const char *path);
 /** Called with every block, live or not, in the order of addresses; under the allocator's locks: must not call devstream. */
 typedef void (*ds_mem_block_fn)(const ds_mem_block *block, void *user);
-/** Calls fn with every block of a device. */
+/** Calls fn with every block of a device; DS_DEVICE_HOST: of pinned memory. */
 DSDEF DS_MUST_USE ds_result ds_mem_each_block(ds_device device, ds_mem_block_fn fn, void *user);
 
 /* ---- pinned host memory -------------------------------------------------------------------------------------------------- */
 
-/** Allocates pinned host memory from a cache; aligned to 512 (to 4 KiB from 4 KiB on). It may be used at once. size 0 gives NULL and DS_OK. Never waits for a device. */
+/** Allocates pinned host memory from a cache, for all devices; aligned to 512 (to 4 KiB from 4 KiB on); uninitialised. It may be used at once. size 0 gives NULL and DS_OK.
+    Waits for no device (though a driver may, while it pins memory). DS_ERR_OUT_OF_MEMORY, and DS_ERR_LIMIT_EXCEEDED when only the limit stands in the way, when the cache
+    given back did not help. Callable while streams capture. */
 DSDEF DS_MUST_USE ds_result ds_pinned_alloc(size_t size, void **out);
-/** Frees it; it is not used again before all recorded uses are done. Never blocks. NULL is allowed. */
+/** Frees it; it is not used again before all recorded uses are done. Waits for nothing. NULL is allowed; anything else that is not the start of a block, a second free included,
+    is DS_ERR_INVALID_VALUE. */
 DSDEF DS_MUST_USE ds_result ds_pinned_free(void *ptr);
-/** Says that the stream has just been given its last use of the block (any address inside it). */
+/** Says that the stream, of any device, has just been given its last use of the block (any address inside it). On a stream that captures, the block is the graph's: freed, it is not used
+    again before the last graph and executable that has the use is gone. Nothing for NULL; a pointer of no block is DS_ERR_INVALID_VALUE. */
 DSDEF DS_MUST_USE ds_result ds_pinned_record_use(void *ptr, ds_stream stream);
-/** torch's CachingHostAllocator record_event: 1 in *out when the address belongs to a block of the cache. */
+/** What torch's CachingHostAllocator answers to record_event: 1 in *out when the address lies in a block that is allocated here. */
 DSDEF DS_MUST_USE ds_result ds_pinned_owns(const void *ptr, int *out);
-/** Gives back all cached pinned memory whose uses are done. */
+/** Gives back all cached pinned memory whose uses are done; waits for none. *out_released (NULL allowed): bytes. Refused while a capture is open. */
 DSDEF DS_MUST_USE ds_result ds_pinned_empty_cache(size_t *out_released);
-/** Limits what is reserved, in bytes; 0: no limit. */
+/** Limits what is reserved, in bytes; 0: no limit. What is reserved already stays. */
 DSDEF DS_MUST_USE ds_result ds_pinned_set_limit(size_t bytes);
 
 /** Time of the calls to the driver, microseconds. */
-typedef struct ds_mem_duration { int64_t total, max, min, count, avg; /**< microseconds, and how many */ } ds_mem_duration;
-/** torch.cuda.host_memory_stats as a struct. */
+typedef struct ds_mem_duration {
+    int64_t total; /**< all of it */
+    int64_t max;   /**< the longest call */
+    int64_t min;   /**< the shortest */
+    int64_t count; /**< how many */
+    int64_t avg;   /**< total / count */
+} ds_mem_duration;
+/** torch.cuda.host_memory_stats as a struct. Exact, peaks included, with any number of threads. */
 typedef struct ds_pinned_stats {
     size_t size;                     /**< sizeof(ds_pinned_stats) */
     ds_mem_stat allocations;         /**< blocks that were allocated and not freed */
@@ -413,9 +426,93 @@ DSDEF DS_MUST_USE ds_result ds_pinned_reset_peak_stats(void);
 /** Totals become 0. */
 DSDEF DS_MUST_USE ds_result ds_pinned_reset_accumulated_stats(void);
 
+/* ---- resources ----------------------------------------------------------------------------------------------------------- */
+
+/** Gives size bytes (never 0) that are aligned to `alignment`, a power of two (0: what is usual, 256 at least), for what is put on the stream from now on. */
+typedef ds_result (*ds_resource_alloc_fn)(void *user, size_t size, size_t alignment, ds_stream stream, void **out);
+/** Takes back what ds_resource_alloc_fn gave for this size. stream: the one that used it last; zeroed: work that uses it is done. */
+typedef ds_result (*ds_resource_free_fn)(void *user, void *ptr, size_t size, ds_stream stream);
+/** Where memory comes from, as RMM's device_memory_resource: two functions and whose they are. Those below are made by devstream and may be used by all threads;
+    a program's own is one that it fills in. A copy is the same resource. Adaptors stand upon other resources (upstream), as many upon each other as you like. */
+struct ds_resource {
+    ds_resource_alloc_fn alloc_fn; /**< required */
+    ds_resource_free_fn free_fn;   /**< required */
+    void *user;                    /**< is handed to both */
+};
+
+/** Allocates from a resource. size 0 gives NULL and DS_OK. */
+DSDEF DS_MUST_USE ds_result ds_resource_alloc(const ds_resource *resource, size_t size, size_t alignment, ds_stream stream, void **out);
+/** Gives it back. NULL is allowed. */
+DSDEF DS_MUST_USE ds_result ds_resource_free(const ds_resource *resource, void *ptr, size_t size, ds_stream stream);
+
+/** ds_alloc and ds_free: every free waits for the device. */
+DSDEF DS_MUST_USE ds_result ds_resource_of_device(ds_device device, ds_resource *out);
+/** A pool; 0: the one that ds_mem_alloc takes (ds_pool_push, else the default one of the stream's device). */
+DSDEF DS_MUST_USE ds_result ds_resource_of_pool(ds_pool pool, ds_resource *out);
+/** The driver's own pool of the stream's device (cudaMallocAsync). */
+DSDEF DS_MUST_USE ds_result ds_resource_of_driver_pool(ds_resource *out);
+/** Functions of the program. */
+DSDEF DS_MUST_USE ds_result ds_resource_of_functions(ds_resource_alloc_fn alloc_fn, ds_resource_free_fn free_fn, void *user, ds_resource *out);
+
+/** At most so many bytes at a time; more is DS_ERR_LIMIT_EXCEEDED. */
+DSDEF DS_MUST_USE ds_result ds_resource_limit(const ds_resource *upstream, size_t bytes, ds_resource *out);
+/** Counts: ds_resource_get_stats. */
+DSDEF DS_MUST_USE ds_result ds_resource_statistics(const ds_resource *upstream, ds_resource *out);
+/** Writes a line of CSV per call: "time_us,action,pointer,size,stream", which is also the first line. The time is that of the monotonic clock; the action is allocate, free or
+    allocate_failure; stream is ds_stream_id, 0 for none. Lines come one at a time; when write_fn says stop, no more are written. */
+DSDEF DS_MUST_USE ds_result ds_resource_log(const ds_resource *upstream, ds_write_fn write_fn, void *user, ds_resource *out);
+/** Called when the upstream had no memory for so many bytes; returns 1 when it is worth another try. May call devstream. */
+typedef int (*ds_resource_failure_fn)(size_t size, void *user);
+/** Asks fn, and tries again, as long as memory is short and fn returns 1. */
+DSDEF DS_MUST_USE ds_result ds_resource_on_failure(const ds_resource *upstream, ds_resource_failure_fn fn, void *user, ds_resource *out);
+/** Allocations of `threshold` bytes or more are aligned to `alignment`, a power of two; and any to what it asks for. */
+DSDEF DS_MUST_USE ds_result ds_resource_aligned(const ds_resource *upstream, size_t alignment, size_t threshold, ds_resource *out);
+
+/** What went through ds_resource_statistics. */
+typedef struct ds_resource_stats {
+    size_t size;             /**< sizeof(ds_resource_stats) */
+    ds_mem_stat bytes;       /**< that were asked for */
+    ds_mem_stat allocations; /**< how many */
+} ds_resource_stats;
+/** Statistics since the resource was made, or since the innermost push. */
+DSDEF DS_MUST_USE ds_result ds_resource_get_stats(const ds_resource *resource, ds_resource_stats *out);
+/** Counts from 0 until the matching pop. Nests, 16 deep. */
+DSDEF DS_MUST_USE ds_result ds_resource_push_stats(const ds_resource *resource);
+/** What was counted since the matching push (out may be NULL), which is now part of what was counted before. DS_ERR_ILLEGAL_STATE when there was none. */
+DSDEF DS_MUST_USE ds_result ds_resource_pop_stats(const ds_resource *resource, ds_resource_stats *out);
+
+/** Ends a resource, which is zeroed; of its copies each call says that it is gone. DS_ERR_ILLEGAL_STATE while something of it is allocated (by a pool, too) or an
+    adaptor stands upon it. A resource of the program's own is only zeroed. */
+DSDEF DS_MUST_USE ds_result ds_resource_destroy(ds_resource *resource);
+
+/* ---- sharing between processes ------------------------------------------------------------------------------------------- */
+
+/** A block for other processes: bytes to send to them. */
+typedef struct ds_ipc_mem_handle {
+    unsigned char bytes[256]; /**< of meaning to ds_mem_import only */
+} ds_ipc_mem_handle;
+
+/** Writes the handle with which other processes import the block that holds `ptr`, any address inside it; as often as wanted. What was put
+    on the block's stream before the call is ordered before what an importer does. Keep the block until someone has imported it: freeing a block that nobody has
+    imported makes the handle void; one that others have is kept until they have closed it or are gone, however that happens, and
+    nobody waits. Returns at once, but waits for the block's stream while 1,000 blocks are exported already.
+    DS_ERR_INVALID_VALUE: not of a shareable pool (ds_pool_desc), or imported. DS_ERR_LIMIT_EXCEEDED: 16,384 blocks and segments are exported. */
+DSDEF DS_MUST_USE ds_result ds_mem_export(const void *ptr, ds_ipc_mem_handle *out);
+/** Makes another process's block appear here, on a device of the same kind; `stream`, of that device, goes on behind what the exporter had put on the block's
+    stream, and others must be ordered after it. *out is what `ptr` was there, under an address of this process. Of a block that is imported
+    several times there is one mapping. Each import is to be ended by a ds_mem_import_close. At most 62 processes can have a block.
+    DS_ERR_PEER_DIED: the exporter has ended. DS_ERR_INVALID_HANDLE: it has freed the block. DS_ERR_ILLEGAL_STATE: it is this process. */
+DSDEF DS_MUST_USE ds_result ds_mem_import(ds_device device, const ds_ipc_mem_handle *handle, ds_stream stream, void **out);
+/** Ends one import of the block that holds `ptr`: the stream, of any device of the driver, has been given its last use here, and the exporter may use
+    the memory again when it has come there. Returns at once (it waits for a stream that has failed). */
+DSDEF DS_MUST_USE ds_result ds_mem_import_close(void *ptr, ds_stream stream);
+/** Gives freed blocks that no other process has any more back to their pools, and closes segments of others that are not needed. That is done
+    by the way too, when blocks are exported, imported, closed or freed and when memory is short. Callable at any time. */
+DSDEF DS_MUST_USE ds_result ds_mem_ipc_collect(void);
+
 /* ---- debugging ----------------------------------------------------------------------------------------------------------- */
 
-/** Checks all structures of the allocator of a device: DS_ERR_ILLEGAL_STATE and a sentence when one is damaged. */
+/** Checks all structures of the allocator of a device (DS_DEVICE_HOST: of pinned memory): DS_ERR_ILLEGAL_STATE and a sentence when one is damaged. */
 DSDEF DS_MUST_USE ds_result ds_mem_validate(ds_device device);
 
 #ifdef __cplusplus
@@ -477,6 +574,25 @@ DSDEF DS_MUST_USE ds_result ds_mem_validate(ds_device device);
 #define ds_pinned_get_stats(...) (DS_HERE_, ds_pinned_get_stats(__VA_ARGS__))
 #define ds_pinned_reset_peak_stats() (DS_HERE_, ds_pinned_reset_peak_stats())
 #define ds_pinned_reset_accumulated_stats() (DS_HERE_, ds_pinned_reset_accumulated_stats())
+#define ds_resource_alloc(...) (DS_HERE_, ds_resource_alloc(__VA_ARGS__))
+#define ds_resource_free(...) (DS_HERE_, ds_resource_free(__VA_ARGS__))
+#define ds_resource_of_device(...) (DS_HERE_, ds_resource_of_device(__VA_ARGS__))
+#define ds_resource_of_pool(...) (DS_HERE_, ds_resource_of_pool(__VA_ARGS__))
+#define ds_resource_of_driver_pool(...) (DS_HERE_, ds_resource_of_driver_pool(__VA_ARGS__))
+#define ds_resource_of_functions(...) (DS_HERE_, ds_resource_of_functions(__VA_ARGS__))
+#define ds_resource_limit(...) (DS_HERE_, ds_resource_limit(__VA_ARGS__))
+#define ds_resource_statistics(...) (DS_HERE_, ds_resource_statistics(__VA_ARGS__))
+#define ds_resource_log(...) (DS_HERE_, ds_resource_log(__VA_ARGS__))
+#define ds_resource_on_failure(...) (DS_HERE_, ds_resource_on_failure(__VA_ARGS__))
+#define ds_resource_aligned(...) (DS_HERE_, ds_resource_aligned(__VA_ARGS__))
+#define ds_resource_get_stats(...) (DS_HERE_, ds_resource_get_stats(__VA_ARGS__))
+#define ds_resource_push_stats(...) (DS_HERE_, ds_resource_push_stats(__VA_ARGS__))
+#define ds_resource_pop_stats(...) (DS_HERE_, ds_resource_pop_stats(__VA_ARGS__))
+#define ds_resource_destroy(...) (DS_HERE_, ds_resource_destroy(__VA_ARGS__))
+#define ds_mem_export(...) (DS_HERE_, ds_mem_export(__VA_ARGS__))
+#define ds_mem_import(...) (DS_HERE_, ds_mem_import(__VA_ARGS__))
+#define ds_mem_import_close(...) (DS_HERE_, ds_mem_import_close(__VA_ARGS__))
+#define ds_mem_ipc_collect() (DS_HERE_, ds_mem_ipc_collect())
 #define ds_mem_validate(...) (DS_HERE_, ds_mem_validate(__VA_ARGS__))
 #endif /* DEVSTREAM_NO_SITES */
 
@@ -511,12 +627,16 @@ typedef struct ds__arena ds__arena;
 typedef struct ds__mpool ds__mpool;
 typedef struct ds__mdevice ds__mdevice;
 
+typedef struct ds__hold ds__hold;
 /* Another stream's last use of a block. */
 typedef struct ds__muse {
     struct ds__muse *next;
     ds_stream stream;
     ds_event event;
-    uint8_t recorded;             /* 0: at the free (ds_mem_record_stream) */
+    ds__hold *hold;               /* pinned memory: a capture's use, which has no event */
+    int64_t device;               /* which the event belongs to */
+    uint64_t capture;             /* the event is part of this capture; 0: of none */
+    uint8_t recorded;             /* 0: at the free (ds_mem_record_stream), or when a capture is over */
 } ds__muse;
 
 /* What describes a piece of a segment: 104 bytes. */
@@ -552,7 +672,7 @@ struct ds__segment {
     uint32_t index;               /* in the registry */
 };
 #define DS__WATCHED (1u << 31)      /* of ds__mdevice.watch: there are observers */
-enum { DS__FROM_DRIVER = 0, DS__FROM_SPACE, DS__FROM_UPSTREAM, DS__FROM_ASYNC, DS__FROM_SHARE, DS__FROM_PINNED };
+enum { DS__FROM_DRIVER = 0, DS__FROM_SPACE, DS__FROM_UPSTREAM, DS__FROM_ASYNC, DS__FROM_SHARE, DS__FROM_PINNED, DS__FROM_REGISTERED };
 
 /* Free blocks by size: 32 classes between two powers of two. */
 #define DS__BINS 1536
@@ -584,10 +704,11 @@ typedef struct ds__domain {
 
 struct ds__arena {
     ds__lock lock;
-    uint8_t orphan;               /* the stream has ended */
+    _Atomic uint8_t orphan;       /* the stream has ended */
     uint8_t exact;                /* 1: counts in the domains' tallies; 0: in its own */
     uint8_t watched;              /* calls of this arena take the long way: poison, guards, debug */
     uint8_t slow;                 /* requests do, for whatever reason of the pool's */
+    uint8_t fresh;                /* ds__wanted.fresh of the request that is looked for */
     uint8_t full, own_pool;       /* totals and peaks are counted; the pool is not the device's default one */
     ds__mpool *pool;
     ds__mdevice *dev;
@@ -618,11 +739,14 @@ struct ds__mpool {
     ds_mem_config config;
     ds_upstream_alloc_fn alloc_fn;
     ds_upstream_free_fn free_fn;
-    uint8_t use_on_oom, no_split, shareable, dead;
-    uint8_t rounds, oversize, watched, full, direct; /* from the configuration: divisions are set; there is a max_split_size; poison, guards or debug; totals are counted; no cache */
+    ds_resource upstream;         /* then alloc_fn and free_fn are only not NULL */
+    uint8_t no_split, shareable;
+    _Atomic uint8_t use_on_oom, dead;
+    uint8_t rounds, coarse, oversize, watched, full, direct; /* from the configuration: divisions are set; there is a max_split_size; poison, guards or debug; totals are counted; no cache */
     size_t split_above[2];        /* the rest of a plain block is worth keeping from this size on, by kind */
     size_t limit;
-    int owners;                   /* under the device's lock */
+    _Atomic int owners;           /* changed under the device's lock */
+    _Atomic int graphs;           /* those among them that are captures and graphs: they use free memory too */
     char *label;
     ds__arena *arenas;
     ds__domain stats;
@@ -630,7 +754,7 @@ struct ds__mpool {
 
 /* One of the newest events. */
 typedef struct ds__mevent {
-    uint64_t address, bytes, stream, time_ns, pool;
+    uint64_t address, bytes, stream, time_ns /* in the ring: ticks */, pool;
     const char *file, *label;
     uint32_t line;
     uint32_t action;
@@ -640,16 +764,17 @@ struct ds__mdevice {
     pthread_mutex_t lock;         /* arenas, pools, history's settings */
     ds_device device;
     size_t total;                 /* the device's memory */
-    int has_space;                /* growing segments: 1 can, 0 cannot, -1 not asked yet */
+    _Atomic int has_space;        /* growing segments: 1 can, 0 cannot, -1 not asked yet */
     _Atomic(void *) owner;        /* the thread that allocates, while there is one; then `owner` of nobody */
     ds__mpool main;               /* the default pool; main.next: the others */
     ds__domain stats;             /* of all pools */
     _Atomic size_t reserved, limit; /* limit 0: none */
     ds__lock history_lock;
     ds__mevent *history;
-    size_t history_room;
+    size_t history_room, history_at; /* entries; which comes next */
     _Atomic uint64_t history_count;
     _Atomic unsigned watch;       /* actions that someone wants to know of */
+    _Atomic int64_t late_uses;    /* of ds_mem_record_stream, whose events are recorded at the free */
 };
 
 /* ---- >>memory options ---------------------------------------------------------------------------------------------- */
@@ -665,7 +790,7 @@ DSDEF ds_mem_config (ds_mem_config_default)(void) {
     c.max_non_split_rounding = 20 * DS__MIB;
     c.small_segment_size = 2 * DS__MIB;
     c.large_segment_size = 8 * DS__MIB;
-    c.segment_growth = 8;
+    c.segment_growth = 4;
     c.memory_fraction = 1;
     c.expandable_segments_reserve = 1.125;
     c.pinned_max_cached_size = SIZE_MAX;
@@ -1180,18 +1305,26 @@ static struct {
     struct { ds_mem_shortage_fn fn; void *user; } *shortage;
     struct { ds_mem_oom_fn fn; void *user; } *oom;
     size_t shortage_count, oom_count;
-    _Atomic int closing;
+    uint64_t tick_base, tick_base_ns;        /* the two clocks at the first use */
+    _Atomic int closing;                     /* ds_shutdown has come to the pools */
 } ds__m = { .lock = PTHREAD_MUTEX_INITIALIZER, .registry = PTHREAD_MUTEX_INITIALIZER };
 
 /* What each thread has for the allocator. */
 #define DS__POOL_PUSHES 32
 #define DS__LABELS 32
 static __thread struct {
-    unsigned labels, pools;
+    unsigned labels, pools, in_shortage;
+    int upstream_empty;   /* of the request that runs: a pool's upstream gave nothing */
+    uint32_t epoch;       /* ds__g.epoch of the pushes */
     const char *label[DS__LABELS];
     ds_pool pool[DS__POOL_PUSHES];
-    int in_shortage;
 } ds__mtls;
+
+/* How many pools the thread has pushed; those of before a shutdown are none. */
+static unsigned ds__pushes(void) {
+    if (ds__mtls.epoch != ds__g.epoch) { ds__mtls.epoch = ds__g.epoch; ds__mtls.pools = 0; }
+    return ds__mtls.pools;
+}
 
 static const char ds__nobody; /* the address of a thread that is none */
 
@@ -1199,6 +1332,10 @@ static int ds__share_hold(ds__mblock *b);
 static size_t ds__share_collect(void);
 static void ds__share_shutdown(void);
 static void ds__pinned_shutdown(void);
+static ds__mdevice *ds__pinned_used(void);
+static void ds__pinned_configure(const ds_mem_config *config, const char *text);
+static ds_result ds__pinned_source_alloc(size_t size, int *out_source, void **out);
+static ds_result ds__pinned_source_free(const ds__segment *s);
 static void ds__snapshot_shutdown(void);
 static void ds__mem_tell(ds__mdevice *dev, const ds__mevent *event);
 static void ds__mem_history_join(ds__mdevice *dev);
@@ -1256,8 +1393,10 @@ static ds_result ds__event_ask(ds_event event);
 static void ds__block_end(ds__arena *a, ds__mblock *b);
 static int ds__is_shortage(ds_result r);
 static int ds__is_capturing(ds__stream *s);
+static uint64_t ds__capture_of(ds__stream *s);
 static ds_result ds__capture_pool_of(ds__stream *s, ds__mpool **out);
 static ds_result ds__direct_free(ds__arena *a, ds__mblock *b);
+static int ds__arena_drain(ds__arena *a);
 typedef struct ds__wanted ds__wanted;
 static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, void **out);
 static void ds__align(ds__wanted *q, size_t align);
@@ -1267,6 +1406,7 @@ static void ds__mem_shutdown(void);
 static ds_result ds__share_segment_alloc(ds_device device, size_t size, void **out);
 static ds_result ds__share_segment_free(ds_device device, void *ptr, size_t size);
 static void ds__tell_leaks(ds__mdevice *dev);
+static void ds__mem_end(ds__mdevice *dev);
 
 /* Memory that stays until shutdown, so that whoever holds an old pointer meets an object of the same type. */
 typedef struct ds__mkept { struct ds__mkept *next; uint64_t pad; } ds__mkept;
@@ -1317,6 +1457,7 @@ static void ds__mpool_apply(ds__mpool *p, const ds_mem_config *config) {
     p->config = *config;
     p->rounds = 0;
     for (int i = 0; i < 16; i++) p->rounds |= config->roundup_power2_divisions[i] != 0;
+    p->coarse = !config->best_fit_by_address && !config->single_pool;
     p->oversize = config->max_split_size != SIZE_MAX;
     p->watched = config->poison || config->guard_bytes || config->debug;
     p->full = config->statistics == DS_STATISTICS_FULL;
@@ -1367,16 +1508,71 @@ static ds__mpool *ds__mpool_of(ds_pool pool) {
     return p;
 }
 
-/* A new pool with one owner; *out_handle may be NULL. */
+/* A new pool's number is never another one's, before or after a shutdown. */
+static void ds__mpool_name(ds__mpool *p, uint32_t slot) {
+    p->name[0] = 0;
+    p->name[1] = ++ds__m.next_pool;
+    p->id = p->name[1] << 32 | slot;
+}
+
+static void ds__mem_lock_all(ds__mdevice *dev);
+static void ds__mem_unlock_all(ds__mdevice *dev);
+static void ds__fold(ds__mdevice *dev);
+
+/* It is locked. */
+static int ds__arena_has_memory(const ds__arena *a) {
+    for (const ds__segment *s = a->segments; s; s = s->next) if (s->mapped) return 1;
+    return 0;
+}
+
+/* A pool that nobody has any more, and no memory either, becomes a new one; NULL: there is none. Programs that capture again and again need no more memory
+   for that. ds__m.lock is held. */
+static ds__mpool *ds__mpool_again(ds__mdevice *dev, const ds_mem_config *config, char *label) {
+    ds__mpool *found = NULL;
+    ds__mem_lock_all(dev);
+    for (ds__mpool *p = dev->main.next; p && !found; p = p->next) {
+        int empty = p->owners == 0;
+        for (const ds__arena *a = p->arenas; a && empty; a = a->next) empty = !ds__arena_has_memory(a);
+        if (empty) found = p;
+    }
+    if (found) {
+        ds__fold(dev); /* what it has counted remains the device's */
+        memset(&found->stats, 0, sizeof found->stats);
+        ds__release(found->label);
+        found->label = label;
+        found->alloc_fn = NULL;
+        found->free_fn = NULL;
+        found->upstream = (ds_resource){ 0 };
+        found->use_on_oom = found->no_split = found->shareable = found->dead = 0;
+        found->limit = 0;
+        found->owners = 1;
+        ds__mpool_apply(found, config);
+        ds__mpool_name(found, (uint32_t)found->id);
+    }
+    ds__mem_unlock_all(dev);
+    return found;
+}
+
+/* A new pool with one owner. */
 static ds__mpool *ds__mpool_new(ds__mdevice *dev, const ds_mem_config *config, const char *label) {
-    ds__mpool *p = ds__mkeep(sizeof *p);
-    char *copy = p && label ? ds__copy_text(label, 255) : NULL;
-    if (!p || (label && !copy)) { ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a pool"); return NULL; }
+    char *copy = label ? ds__copy_text(label, 255) : NULL;
+    if (label && !copy) { ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a pool"); return NULL; }
+    pthread_mutex_lock(&ds__m.lock);
+    ds__mpool *p = ds__mpool_again(dev, config, copy);
+    if (p) {
+        pthread_mutex_unlock(&ds__m.lock);
+        return p;
+    }
+    if (!(p = ds__mkeep(sizeof *p))) {
+        pthread_mutex_unlock(&ds__m.lock);
+        ds__release(copy);
+        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a pool");
+        return NULL;
+    }
     p->dev = dev;
     p->owners = 1;
     p->label = copy;
     ds__mpool_apply(p, config);
-    pthread_mutex_lock(&ds__m.lock);
     if (ds__m.pool_count == ds__m.pool_room) {
         uint32_t room = ds__m.pool_room ? 2 * ds__m.pool_room : 16;
         ds__mpool **more = ds__alloc(room * sizeof *more);
@@ -1393,8 +1589,7 @@ static ds__mpool *ds__mpool_new(ds__mdevice *dev, const ds_mem_config *config, c
         ds__m.pool_room = room;
     }
     ds__m.pools[ds__m.pool_count++] = p;
-    p->id = (uint64_t)(ds__g.epoch + 1) << 32 | ds__m.pool_count; /* no slot is used twice before shutdown */
-    p->name[1] = ++ds__m.next_pool;
+    ds__mpool_name(p, ds__m.pool_count);
     pthread_mutex_unlock(&ds__m.lock);
     pthread_mutex_lock(&dev->lock);
     p->next = dev->main.next;
@@ -1422,22 +1617,63 @@ static void ds__mem_unlock_all(ds__mdevice *dev) {
 
 /* ---- history ---- */
 
+/* The processor's clock, which costs half of the system's; ticks become nanoseconds when someone reads them. */
+static inline uint64_t ds__ticks(void) {
+#if defined(__x86_64__)
+    return __builtin_ia32_rdtsc();
+#else
+    uint64_t t;
+    __asm__ __volatile__("mrs %0, cntvct_el0" : "=r"(t));
+    return t;
+#endif
+}
+static uint64_t ds__ticks_ns(uint64_t ticks) {
+    uint64_t now = ds__now_ns(), now_ticks = ds__ticks();
+    if (now_ticks <= ds__m.tick_base || ticks >= now_ticks) return now;
+    double scale = (double)(now - ds__m.tick_base_ns) / (double)(now_ticks - ds__m.tick_base);
+    return now - (uint64_t)((double)(now_ticks - ticks) * scale);
+}
+
+/* Puts an event into the ring. Its lock is held. */
+static inline void ds__ring_in(ds__mdevice *dev, const ds__mevent *e) {
+    if (DS__UNLIKELY(!dev->history_room)) return;
+    dev->history[dev->history_at] = *e;
+    if (++dev->history_at == dev->history_room) dev->history_at = 0; /* history_count % history_room, without a division */
+    atomic_store_explicit(&dev->history_count, atomic_load_explicit(&dev->history_count, memory_order_relaxed) + 1, memory_order_relaxed);
+}
+
 /* Tells who wants to know. Called with or without locks of arenas. */
 static void ds__mem_note(ds__mdevice *dev, ds_mem_action action, uint64_t address, uint64_t bytes, uint64_t stream, uint64_t pool,
                          const char *file, uint32_t line, const char *label) {
-    if (DS__LIKELY(!(atomic_load_explicit(&dev->watch, memory_order_relaxed) & (1u << action | DS__WATCHED)))) return;
-    ds__mevent e = { address, bytes, stream, ds__now_ns(), pool, file, label, line, (uint32_t)action };
+    unsigned watch = atomic_load_explicit(&dev->watch, memory_order_relaxed);
+    if (DS__LIKELY(!(watch & (1u << action | DS__WATCHED)))) return;
+    ds__mevent e = { address, bytes, stream, ds__ticks(), pool, file, label, line, (uint32_t)action };
     ds__lock_take(&dev->history_lock);
-    if (dev->history_room && (atomic_load(&dev->watch) & 1u << action)) {
-        uint64_t n = atomic_load_explicit(&dev->history_count, memory_order_relaxed);
-        dev->history[n % dev->history_room] = e;
-        atomic_store_explicit(&dev->history_count, n + 1, memory_order_relaxed);
-    }
+    if (atomic_load_explicit(&dev->watch, memory_order_relaxed) & 1u << action) ds__ring_in(dev, &e);
     ds__lock_give(&dev->history_lock);
-    if (atomic_load(&dev->watch) & DS__WATCHED) ds__mem_tell(dev, &e);
+    if (DS__LIKELY(!(watch & DS__WATCHED))) return;
+    e.time_ns = ds__ticks_ns(e.time_ns);
+    ds__mem_tell(dev, &e);
 }
 static void ds__note_block(ds__arena *a, ds_mem_action action, const ds__mblock *b) {
     ds__mem_note(a->dev, action, (uint64_t)(uintptr_t)b->ptr, b->asked, a->stream_id, a->pool->id, b->file, b->line, b->label);
+}
+/* A free that is done at once: both of its events. */
+static void ds__note_free(ds__arena *a, const ds__mblock *b, unsigned watch) {
+    const unsigned both = 1u << DS_ACTION_FREE_REQUESTED | 1u << DS_ACTION_FREE_COMPLETED;
+    if (DS__UNLIKELY((watch & both) != both || (watch & DS__WATCHED))) {
+        ds__note_block(a, DS_ACTION_FREE_REQUESTED, b);
+        ds__note_block(a, DS_ACTION_FREE_COMPLETED, b);
+        return;
+    }
+    ds__mevent e = { (uint64_t)(uintptr_t)b->ptr, b->asked, a->stream_id, ds__ticks(), a->pool->id, b->file, b->label, b->line, DS_ACTION_FREE_REQUESTED };
+    ds__lock_take(&a->dev->history_lock);
+    if ((atomic_load_explicit(&a->dev->watch, memory_order_relaxed) & both) == both) { /* nothing more once ds_mem_history_stop has returned */
+        ds__ring_in(a->dev, &e);
+        e.action = DS_ACTION_FREE_COMPLETED;
+        ds__ring_in(a->dev, &e);
+    }
+    ds__lock_give(&a->dev->history_lock);
 }
 
 /* ---- counting ---- */
@@ -1700,9 +1936,15 @@ static inline unsigned ds__bin(size_t size) {
     return 64 + (e - 6) * 32 + (unsigned)(u >> (e - 5) & 31);
 }
 
+/* Where a free block belongs. One in front of a hole could still grow, so it is the last to be used: such blocks have a bin of their own. */
+#define DS__EDGE (DS__BINS - 1u)
+static inline unsigned ds__bin_of(const ds__mblock *b) {
+    return DS__UNLIKELY(b->next && b->next->state == DS_BLOCK_UNMAPPED) ? DS__EDGE : ds__bin(b->size);
+}
+
 static inline void ds__bin_in(ds__arena *a, ds__mblock *b, int by_address) {
     ds__bins *bins = &a->bins[b->seg->kind];
-    unsigned i = ds__bin(b->size);
+    unsigned i = ds__bin_of(b);
     ds__mblock *before = NULL, *at = bins->head[i];
     b->bin = (uint16_t)i;
     if (by_address)
@@ -1727,6 +1969,8 @@ static inline void ds__bin_out(ds__arena *a, ds__mblock *b) {
     a->free_bytes -= b->size;
 }
 
+static inline int ds__grows(const ds__segment *s);
+
 /* torch's limits on what a large block may be used for. */
 static int ds__too_large(const ds__mpool *p, size_t block, size_t size) {
     size_t limit = p->config.max_split_size;
@@ -1742,7 +1986,7 @@ static inline ds__mblock *ds__fit(ds__arena *a, int kind, size_t size) {
     const ds__mpool *p = a->pool;
     int exact = p->config.best_fit_by_address;
     ds__mblock *best = NULL;
-    if (i >= DS__BINS) return NULL;
+    if (i >= DS__EDGE) return NULL;
     int looks = exact ? INT_MAX : DS__LOOKS;
     for (ds__mblock *b = bins->head[i]; b && looks > 0; b = b->list_next, looks--) { /* here some may be too small */
         if (b->size < size || (best && b->size >= best->size)) continue;
@@ -1758,12 +2002,19 @@ static inline ds__mblock *ds__fit(ds__arena *a, int kind, size_t size) {
             w = (unsigned)__builtin_ctzll(words);
             bits = bins->map[w];
         }
-        best = bins->head[w * 64 + (unsigned)__builtin_ctzll(bits)];
-        looks = exact ? 0 : DS__LOOKS;
-        for (ds__mblock *b = best->list_next; b && looks > 0; b = b->list_next, looks--)
-            if (b->size < best->size) best = b;
+        i = w * 64 + (unsigned)__builtin_ctzll(bits);
+        if (DS__UNLIKELY(i == DS__EDGE)) {
+            for (ds__mblock *b = bins->head[i]; b; b = b->list_next)
+                if (b->size >= size && (!best || b->size < best->size)) best = b;
+            if (!best) return NULL;
+        } else {
+            best = bins->head[i];
+            looks = exact ? 0 : DS__LOOKS;
+            for (ds__mblock *b = best->list_next; b && looks > 0; b = b->list_next, looks--)
+                if (b->size < best->size) best = b;
+        }
     }
-    if (DS__UNLIKELY(p->oversize) && ds__too_large(p, best->size, size)) return NULL;
+    if (DS__UNLIKELY(p->oversize) && !a->fresh && !ds__grows(best->seg) && ds__too_large(p, best->size, size)) return NULL;
     return best;
 }
 
@@ -1898,7 +2149,7 @@ static inline ds__mblock *ds__take(ds__arena *a, int kind, size_t size, size_t a
     if (DS__UNLIKELY(!(b = ds__fit(a, kind, size)))) return NULL;
     const ds__mpool *p = a->pool;
     size_t above = ds__grows(b->seg) ? DS__UNIT : p->split_above[b->seg->kind];
-    int was_split = ds__is_split(b), split = b->size - size >= above && DS__LIKELY(!p->no_split) && (size < p->config.max_split_size || b->seg->kind == DS__SMALL);
+    int was_split = ds__is_split(b), split = b->size - size >= above && DS__LIKELY(!p->no_split) && (size < p->config.max_split_size || b->seg->kind == DS__SMALL || ds__grows(b->seg));
     if (DS__UNLIKELY(split && !a->spare_blocks)) { /* before anything has changed */
         ds__mblock *spare = ds__mblock_new(a);
         if (!spare) return NULL;
@@ -1966,8 +2217,19 @@ static ds__arena *ds__arena_of(ds__mpool *p, ds__stream *s, ds_stream handle) {
     const void *identity = s->driver->stream_identity(s->native);
     for (ds__arena *a = p->arenas; a; a = a->next)
         if (!a->orphan && (a->stream_id == s->id || a->identity == identity)) return a;
-    ds__arena *a = ds__mkeep(sizeof *a);
-    if (!a) { ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the allocator of a stream"); return NULL; }
+    ds__arena *a = p->arenas;
+    for (; a; a = a->next) { /* that of an ended stream without memory: streams that come and go need no more arenas */
+        ds__arena_lock(a);
+        int empty = a->orphan && !ds__arena_has_memory(a);
+        if (empty) { a->orphan = 0; a->stream = handle; a->stream_id = s->id; a->identity = identity; }
+        ds_event end = a->end;
+        if (empty) a->end.id = 0;
+        ds__arena_unlock(a);
+        if (!empty) continue;
+        ds__event_drop(end);
+        return a;
+    }
+    if (!(a = ds__mkeep(sizeof *a))) { ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the allocator of a stream"); return NULL; }
     pthread_mutex_init(&a->grow, NULL);
     a->pool = p;
     a->dev = p->dev;
@@ -2001,25 +2263,46 @@ static ds__arena *ds__arena_in(ds__mpool *p, ds__stream *s, ds_stream handle) {
     return a;
 }
 
+/* Uses that a stream was to get an event for at the free get it now, before it ends. Its event is recorded under the arena's lock, since the block may be
+   freed at any time: this is rare. */
+static void ds__record_late(ds_stream stream) {
+    for (int k = 0; k < DS_BACKEND_COUNT * DS__MAX_DEVICES; k++) {
+        ds__mdevice *dev = ds__mem_device_at(k / DS__MAX_DEVICES, k % DS__MAX_DEVICES);
+        if (!dev || !atomic_load(&dev->late_uses)) continue;
+        pthread_mutex_lock(&dev->lock);
+        for (ds__mpool *p = &dev->main; p; p = p->next)
+            for (ds__arena *a = p->arenas; a; a = a->next) {
+                ds__arena_lock(a);
+                for (ds__segment *g = a->segments; g; g = g->next)
+                    for (ds__mblock *b = g->first; b; b = b->next)
+                        for (ds__muse *u = b->state == DS_BLOCK_LIVE || (b->state == DS_BLOCK_PENDING && !b->quiet) ? b->uses : NULL; u; u = u->next)
+                            if (u->stream.id == stream.id && !u->recorded && ds__event_record(u->event, stream, DS__OP_RECORD) == DS_OK) u->recorded = 1;
+                ds__arena_unlock(a);
+            }
+        pthread_mutex_unlock(&dev->lock);
+    }
+}
+
 /* A stream is about to end: its free memory is anyone's once the stream has passed what is on it now. Called by ds_stream_destroy. */
 static void ds__mem_stream_gone(ds__stream *s) {
     ds__mdevice *dev = ds__mem_device_at(ds__backend_of(s->device), s->device.index);
     ds_stream handle = { ds__handle(&s->slot) };
     if (!dev) return;
     const void *identity = s->driver->stream_identity(s->native);
+    ds__record_late(handle);
     pthread_mutex_lock(&dev->lock);
     for (ds__mpool *p = &dev->main; p; p = p->next)
         for (ds__arena *a = p->arenas; a; a = a->next) {
             if (a->orphan || a->stream_id != s->id || (a->identity != identity && s->borrowed)) continue;
             ds_event end = { 0 };
-            if (!ds__captures_open() && ds__event_new(0, NULL, &end) == DS_OK && ds__event_record(end, handle, DS__OP_RECORD) < 0) {
+            if (!ds__capture_of(s) && ds__event_new(0, NULL, &end) == DS_OK && ds__event_record(end, handle, DS__OP_RECORD) < 0) {
                 ds__event_drop(end);
                 end.id = 0;
             }
             ds__arena_lock(a);
-            a->orphan = 1;
-            a->end = end;
+            a->end = end; /* whoever has taken a block of an orphan reads it */
             a->identity = NULL;
+            a->orphan = 1;
             ds__arena_unlock(a);
         }
     pthread_mutex_unlock(&dev->lock);
@@ -2034,17 +2317,27 @@ static void ds__event_drop(ds_event event) {
     ds__event_unpin(e);
 }
 
-/* A use with an event to record; from the arena's stock. NULL and the sentence: none. The arena is not locked. */
-static ds__muse *ds__muse_new(ds__arena *a) {
+/* Makes a use ready for its event to be recorded; NULL: a new one. NULL comes back with the sentence: there is no memory. */
+static ds__muse *ds__muse_ready(ds__muse *u, ds_device device) {
+    if (!u && !(u = ds__mkeep(sizeof *u))) { ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to note a use"); return NULL; }
+    if (u->event.id && u->device != ds__device_key(device)) { /* an event stays with the device of its first record */
+        ds__event_drop(u->event);
+        u->event.id = 0;
+    }
+    u->next = NULL;
+    u->recorded = 0;
+    u->capture = 0;
+    u->device = ds__device_key(device);
+    if (!u->event.id && ds__event_new(0, NULL, &u->event) < 0) u = NULL; /* the description is lost until shutdown */
+    return u;
+}
+/* One from the arena's stock. The arena is not locked. */
+static ds__muse *ds__muse_new(ds__arena *a, ds_device device) {
     ds__arena_lock(a);
     ds__muse *u = a->spare_uses;
     if (u) a->spare_uses = u->next;
     ds__arena_unlock(a);
-    if (!u && !(u = ds__mkeep(sizeof *u))) { ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to note a use"); return NULL; }
-    u->next = NULL;
-    u->recorded = 0;
-    if (!u->event.id && ds__event_new(0, NULL, &u->event) < 0) u = NULL; /* the description is lost until shutdown */
-    return u;
+    return ds__muse_ready(u, device);
 }
 /* The events of uses may be recorded again. The arena is locked. */
 static void ds__muses_drop(ds__arena *a, ds__muse *u) {
@@ -2064,10 +2357,49 @@ static ds_result ds__event_ask(ds_event event) {
     return r;
 }
 
-/* Whether the uses of a block are done; a use whose stream or device has failed is. No lock is held. */
-static int ds__uses_done(const ds__muse *u) {
-    for (; u; u = u->next)
-        if (ds__event_ask(u->event) == DS_NOT_READY) return 0;
+#define DS__BROKEN UINT64_MAX
+/* The capture that a stream is in; 0: none; DS__BROKEN: one that cannot be added to. */
+static uint64_t ds__capture_of(ds__stream *s) {
+    ds_capture_info info;
+    if (DS__LIKELY(!ds__captures_open())) return 0;
+    memset(&info, 0, sizeof info);
+    if (s->driver->capture_query(s->native, &info) != DS_OK) return DS__BROKEN;
+    return info.status == DS_CAPTURE_NONE ? 0 : info.status == DS_CAPTURE_ACTIVE ? info.id : DS__BROKEN;
+}
+static uint64_t ds__capture_of_handle(ds_stream stream) {
+    ds__stream *s = ds__captures_open() ? ds__pin(&ds__g.streams, stream.id) : NULL;
+    uint64_t capture = s ? ds__capture_of(s) : 0;
+    if (s) ds__stream_unpin(s);
+    return capture;
+}
+
+/* Gives a use the event that it was to get when a capture is over. 0: one is open still. */
+static int ds__record_now(ds__muse *u) {
+    if (ds__captures_open()) return 0;
+    ds__tls.mute++;
+    DS_IGNORE(ds__event_record(u->event, u->stream, DS__OP_RECORD)); /* a stream that has ended recorded it then; one that has failed needs none */
+    ds__tls.mute--;
+    u->recorded = 1;
+    return 1;
+}
+
+/* Whether the uses of a block are done; a use whose stream or device has failed is. What was used in a capture is used in the order of its graph. No lock is held. */
+static int ds__uses_done(ds__muse *u) {
+    for (; u; u = u->next) {
+        if (DS__UNLIKELY(!u->recorded) && !ds__record_now(u)) return 0;
+        if (DS__UNLIKELY(u->capture)) { if (ds__captures_open()) return 0; continue; }
+        ds_result r = ds__event_ask(u->event);
+        if (r != DS_OK && r != DS_ERR_FAILED) return 0; /* an answer that says nothing of the work is no "done" */
+    }
+    return 1;
+}
+static int ds__uses_awaited(ds__muse *u) {
+    for (; u; u = u->next) {
+        if (!u->recorded && !ds__record_now(u)) return 0;
+        if (u->capture) { if (ds__captures_open()) return 0; continue; }
+        ds_result r = ds__event_sync(u->event, DS__FOREVER);
+        if (r != DS_OK && r != DS_ERR_FAILED && r != DS_ERR_CAPTURED_EVENT) return 0;
+    }
     return 1;
 }
 
@@ -2100,8 +2432,7 @@ static size_t ds__poll(ds__arena *a, int wait) {
         ds__arena_unlock(a);
         for (size_t i = 0; i < n; i++) {
             ds__mblock *b = list[i];
-            for (ds__muse *u = b->uses; wait && u; u = u->next) DS_IGNORE(ds__event_sync(u->event, DS__FOREVER));
-            if (wait || ds__uses_done(b->uses)) { list[ready++] = b; continue; }
+            if (wait ? ds__uses_awaited(b->uses) : ds__uses_done(b->uses)) { list[ready++] = b; continue; }
             ds__arena_lock(a);
             b->quiet = 0;
             ds__arena_unlock(a);
@@ -2119,30 +2450,57 @@ static size_t ds__poll(ds__arena *a, int wait) {
         }
         ds__arena_unlock(a);
         done += ready;
-        if (!wait && ready < DS__POLLS) return done;
+        if (ready < n || (!wait && ready < DS__POLLS)) return done;
     }
 }
 
 /* Makes the stream wait for the uses of a block that is in no list. The arena is not locked. */
 static ds_result ds__wait_uses(ds__mblock *b, ds_stream stream) {
     for (ds__muse *u = b->uses; u; u = u->next) {
-        ds_result r = u->stream.id == stream.id ? DS_OK : ds__wait_event(stream, u->event, DS__OP_WAIT);
+        ds_result r = u->stream.id == stream.id || !u->recorded || u->capture ? DS_OK : ds__wait_event(stream, u->event, DS__OP_WAIT);
         if (r < 0) return r;
     }
     return DS_OK;
 }
+/* Whether a stream in this capture (0: none) may wait for the uses: all are in the same one. The arena is locked. */
+static int ds__uses_within(const ds__muse *u, uint64_t capture) {
+    for (; u; u = u->next) if (!u->recorded || u->capture != capture) return 0;
+    return 1;
+}
 
-/* The smallest pending block that fits becomes free, and the stream waits for those who used it. 1: there was one. The arena is not locked. */
-static int ds__take_pending(ds__arena *a, int kind, size_t size, ds_stream stream) {
+/* Takes the block that has been pending for longest, if it fits and its uses are done: what a program does that lends the same memory to another stream again and again. The
+   arena is locked, is unlocked meanwhile, and is locked again. */
+__attribute__((noinline)) static ds__mblock *ds__take_oldest(ds__arena *a, int kind, size_t size, size_t asked) {
+    ds__mblock *b = a->pending;
+    if (b->quiet || b->seg->kind != kind || b->size < size) return NULL;
+    b->quiet = 1;
+    ds__arena_unlock(a);
+    int done = ds__uses_done(b->uses);
+    ds__arena_lock(a);
+    b->quiet = 0;
+    if (!done || !ds__ready(a, kind, (int64_t)size)) return NULL;
+    ds__pending_out(a, b);
+    ds__muses_drop(a, b->uses);
+    b->uses = NULL;
+    ds__complete(a, b);
+    return ds__take(a, kind, size, asked);
+}
+
+/* The smallest pending block that fits becomes free, and the stream, the arena's own, waits for those who used it. With out_whole it goes to another stream's request as it is: nobody
+   else has waited. 1: there was one. The arena is not locked. */
+static int ds__take_pending(ds__arena *a, int kind, size_t size, ds_stream stream, size_t asked, ds__mblock **out_whole) {
     ds__mblock *best = NULL;
+    uint64_t capture = ds__capture_of_handle(stream);
     ds__arena_lock(a);
     for (ds__mblock *b = a->pending; b; b = b->list_next)
-        if (b->seg->kind == kind && b->size >= size && !b->quiet && !b->exported && (!best || b->size < best->size) &&
-            !(a->pool->oversize && ds__too_large(a->pool, b->size, size))) best = b;
+        if (b->seg->kind == kind && b->size >= size && !b->quiet && !b->exported && (!best || b->size < best->size) && ds__uses_within(b->uses, capture) &&
+            !(a->pool->oversize && !ds__grows(b->seg) && ds__too_large(a->pool, b->size, size))) best = b;
     if (best) best->quiet = 1;
     ds__arena_unlock(a);
     if (!best) return 0;
-    ds_result r = ds__wait_uses(best, stream);
+    ds_result r = DS_OK;
+    for (ds__muse *u = best->uses; u && r == DS_OK; u = u->next)
+        if (u->stream.id != stream.id) r = ds__wait_event(stream, u->event, DS__OP_WAIT);
     ds__arena_lock(a);
     best->quiet = 0;
     if (r == DS_OK) {
@@ -2150,7 +2508,15 @@ static int ds__take_pending(ds__arena *a, int kind, size_t size, ds_stream strea
         ds__pending_out(a, best);
         ds__muses_drop(a, best->uses);
         best->uses = NULL;
-        ds__complete(a, best);
+        if (out_whole) {
+            ds__count_done(a, kind, (int64_t)best->size, (int64_t)best->asked);
+            ds__note_block(a, DS_ACTION_FREE_COMPLETED, best);
+            ds__live_in(best);
+            ds__made(a, best, asked);
+            *out_whole = best;
+        } else {
+            ds__complete(a, best);
+        }
     }
     ds__arena_unlock(a);
     return r == DS_OK;
@@ -2165,7 +2531,6 @@ static ds_result ds__reserve(ds__arena *a, size_t size) {
     size_t in_pool = (size_t)atomic_load(&a->pool->stats.all[DS__RESERVED].now);
     if ((limit && now > limit) || (a->pool->limit && in_pool + size > a->pool->limit)) {
         atomic_fetch_sub(&dev->reserved, size);
-        if (dev->main.config.throw_on_cudamalloc_oom) DS__COUNT_CALL(a, rejections, 1);
         return DS_ERR_LIMIT_EXCEEDED;
     }
     return DS_OK;
@@ -2226,6 +2591,7 @@ static ds__segment *ds__segment_new(ds__arena *a, int kind, int source, char *ba
 static void ds__segment_drop(ds__segment *s) {
     pthread_mutex_lock(&ds__m.registry);
     size_t i = ds__sorted_after((uintptr_t)s->base) - 1;
+    while (ds__m.sorted[i] != s) i--; /* its memory may be a newer segment's already */
     memmove(&ds__m.sorted[i], &ds__m.sorted[i + 1], (ds__m.sorted_count - i - 1) * sizeof *ds__m.sorted);
     ds__m.sorted_count--;
     if (!s->page) ds__granules(s, s->base, s->size, 0);
@@ -2255,17 +2621,62 @@ static void ds__count_segment(ds__arena *a, ds__segment *s, int sign) {
     if (a->pool != &a->dev->main) ds__meter_add(&a->pool->stats.oversize_segments, sign);
 }
 
+/* An upstream is the user's: it may call devstream and CUDA, also while something captures. */
+typedef struct ds__outside { const char *fn; ds_site site; ds_capture_mode mode; } ds__outside;
+static ds__outside ds__leave(void) {
+    ds__outside o = { ds__tls.fn, ds__tls.site, DS_CAPTURE_RELAXED };
+    DS_IGNORE((ds_capture_exchange_mode)(&o.mode));
+    return o;
+}
+static void ds__return(ds__outside o) {
+    DS_IGNORE((ds_capture_exchange_mode)(&o.mode));
+    ds__tls.fn = o.fn;
+    ds__tls.site = o.site;
+}
+static ds_result ds__up_alloc(const ds_resource *up, size_t size, size_t alignment, ds_stream stream, void **out);
+static ds_result ds__up_free(const ds_resource *up, void *ptr, size_t size, ds_stream stream);
+static void ds__upstream_free(ds__arena *a, void *ptr, size_t size) {
+    if (a->pool->upstream.free_fn) { /* its work is done: no stream must be named */
+        if (ds__up_free(&a->pool->upstream, ptr, size, (ds_stream){ 0 }) < 0) ds__warn("%zu bytes at %p could not be given back: %s", size, ptr, ds__tls.error);
+        return;
+    }
+    ds__outside o = ds__leave();
+    a->pool->free_fn(ptr, (ptrdiff_t)size, a->dev->device.index, ds__native_of(a));
+    ds__return(o);
+}
+static ds_result ds__upstream_alloc(ds__arena *a, size_t size, void **out) {
+    int backend = ds__backend_of(a->dev->device), index = a->dev->device.index;
+    ds__found f;
+    ds_result r = DS_ERR_OUT_OF_MEMORY;
+    *out = NULL;
+    if (a->pool->upstream.alloc_fn) {
+        r = ds__up_alloc(&a->pool->upstream, size, 0, a->stream, out);
+    } else {
+        ds__outside o = ds__leave();
+        *out = a->pool->alloc_fn((ptrdiff_t)size, index, ds__native_of(a));
+        ds__return(o);
+    }
+    ds__mtls.upstream_empty = !*out;
+    if (!*out) return r;
+    int known, aligned = (uintptr_t)*out % DS__UNIT == 0;
+    r = aligned ? ds__range_add(*out, size, DS_MEMORY_DEVICE | DS__HELD_UPSTREAM, backend, index) : DS_ERR_INVALID_VALUE;
+    if (r == DS_OK) return r;
+    known = aligned && r == DS_ERR_INVALID_VALUE && ds__range_find(*out, &f);
+    if (known && (!f.held || f.held == DS__HELD_ASYNC) && f.kind == DS_MEMORY_DEVICE && f.backend == backend && f.device == index && f.end - (uintptr_t)*out >= size)
+        return DS_OK; /* of ds_alloc, or the driver's allocator: it stays theirs */
+    ds__upstream_free(a, *out, size);
+    return !aligned ? ds__fail(r, "the pool's upstream gave %p, which is not aligned to %zu", *out, DS__UNIT) :
+           known ? ds__fail(r, "the pool's upstream gave %p, which is other memory already", *out) : ds__fail(r, "no memory to keep track of a segment");
+}
+
 /* Memory for a plain segment from where the pool takes it. */
 static ds_result ds__source_alloc(ds__arena *a, size_t size, int *out_source, void **out) {
     ds__mpool *p = a->pool;
     *out = NULL;
+    if (a->dev->device.type == DS_DEVICE_HOST) return ds__pinned_source_alloc(size, out_source, out);
     if (p->alloc_fn) {
         *out_source = DS__FROM_UPSTREAM;
-        *out = p->alloc_fn((ptrdiff_t)size, a->dev->device.index, ds__native_of(a));
-        if (!*out) return DS_ERR_OUT_OF_MEMORY;
-        if (ds__range_add(*out, size, DS_MEMORY_DEVICE | DS__HELD_UPSTREAM, ds__backend_of(a->dev->device), a->dev->device.index) == DS_OK) return DS_OK;
-        p->free_fn(*out, (ptrdiff_t)size, a->dev->device.index, ds__native_of(a));
-        return ds__fail(DS_ERR_OUT_OF_MEMORY, "the pool's upstream returned memory that is known already, or there is no memory to keep track of it");
+        return ds__upstream_alloc(a, size, out);
     }
     *out_source = p->shareable ? DS__FROM_SHARE : DS__FROM_DRIVER;
     return p->shareable ? ds__share_segment_alloc(a->dev->device, size, out) : ds__segment_alloc(a->dev->device, size, out);
@@ -2275,9 +2686,10 @@ static ds_result ds__source_free(ds__arena *a, const ds__segment *s) {
     switch (s->source) {
     case DS__FROM_UPSTREAM:
         (void)ds__range_remove(s->base, DS_MEMORY_DEVICE | DS__HELD_UPSTREAM, &f);
-        a->pool->free_fn(s->base, (ptrdiff_t)s->size, a->dev->device.index, ds__native_of(a));
+        ds__upstream_free(a, s->base, s->size);
         return DS_OK;
     case DS__FROM_SHARE: return ds__share_segment_free(a->dev->device, s->base, s->size);
+    case DS__FROM_PINNED: case DS__FROM_REGISTERED: return ds__pinned_source_free(s);
     default: return ds__segment_free(a->dev->device, s->base, s->size, 0);
     }
 }
@@ -2298,6 +2710,7 @@ static ds_result ds__grow_plain(ds__arena *a, int kind, size_t size) {
         if (r == DS_OK) {
             DS__COUNT_CALL(a, driver_allocs, 1);
             r = ds__source_alloc(a, want, &source, &base);
+            if (r == DS_ERR_LIMIT_EXCEEDED) r = DS_ERR_OUT_OF_MEMORY; /* the device's own: it is full */
             if (r < 0) { ds__unreserve(a, want); DS__COUNT_CALL(a, driver_allocs, -1); }
         }
         if (r < 0) {
@@ -2338,6 +2751,7 @@ static ds_result ds__segment_return(ds__arena *a, ds__segment *s) {
     size_t size = s->size;
     int kind = s->kind;
     ds__segment copy = *s;
+    if (s->source == DS__FROM_UPSTREAM) (void)ds__arena_drain(a); /* the driver waits by itself */
     ds_result r = ds__source_free(a, &copy);
     ds__arena_lock(a);
     if (r < 0) { /* it is still there */
@@ -2438,6 +2852,7 @@ static ds_result ds__map(ds__arena *a, ds__segment *s, char *at, size_t size) {
     size_t done = 0;
     for (; done < size && r == DS_OK; done += s->page) {
         r = driver->space_map(index, at + done, s->page);
+        if (r == DS_ERR_LIMIT_EXCEEDED) r = DS_ERR_OUT_OF_MEMORY; /* the device's own: it is full */
         DS__COUNT_CALL(a, driver_allocs, r == DS_OK);
     }
     if (r == DS_OK) {
@@ -2488,7 +2903,7 @@ static ds_result ds__grow_mapped(ds__arena *a, int kind, size_t size) {
         ds_result r = ds__map(a, s, h->ptr, need);
 
         ds__arena_lock(a);
-        if (prev) { prev->quiet = 0; ds__bin_in(a, prev, a->pool->config.best_fit_by_address); }
+        if (prev) { prev->quiet = 0; (void)ds__merge_in(a, prev); } /* its neighbours may have been freed meanwhile */
         if (r == DS_OK && !whole) {
             ds__mblock *rest = ds__cut(a, h, need);
             if (rest) ds__hole_in(a, rest);
@@ -2515,10 +2930,10 @@ static ds_result ds__grow_mapped(ds__arena *a, int kind, size_t size) {
 }
 
 /* Takes the memory of whole pages in a free block away, which is in no list and quiet; the stream has passed all uses of it. `grow` is held. */
-static size_t ds__unmap_block(ds__arena *a, ds__mblock *b) {
+static size_t ds__unmap_block(ds__arena *a, ds__mblock *b, size_t most) {
     ds__segment *s = b->seg;
     size_t from = ((size_t)(b->ptr - s->base) + s->page - 1) / s->page * s->page, to = (size_t)(b->ptr + b->size - s->base) / s->page * s->page, done = 0;
-    int by_address = a->pool->config.best_fit_by_address;
+    if (to - from > s->page && most <= to - from - s->page) from = to - (most + s->page - 1) / s->page * s->page; /* the end: what stays is low */
     if (to > from) {
         const ds__driver *driver = ds__driver_of(a->dev->device);
         ds_result r = DS_OK;
@@ -2538,9 +2953,9 @@ static size_t ds__unmap_block(ds__arena *a, ds__mblock *b) {
     } else if (done) {
         middle->quiet = 0;
         ds__hole_in(a, middle);
-        if (rest) { rest->quiet = 0; rest->state = DS_BLOCK_FREE; ds__bin_in(a, rest, by_address); }
+        if (rest) { rest->quiet = 0; (void)ds__merge_in(a, rest); }
     }
-    if (!done || (middle && middle != b)) { b->quiet = 0; b->state = DS_BLOCK_FREE; ds__bin_in(a, b, by_address); }
+    if (!done || (middle && middle != b)) { b->quiet = 0; (void)ds__merge_in(a, b); }
     if (done) {
         s->mapped -= done;
         ds__meters(a, s->kind, DS__RESERVED, -(int64_t)done);
@@ -2558,20 +2973,22 @@ static size_t ds__unmap_block(ds__arena *a, ds__mblock *b) {
 
 /* ---- giving back ---- */
 
-/* Waits until the work is done that may use the arena's free memory. The host blocks. */
-static void ds__arena_drain(ds__arena *a) {
-    if (a->orphan) { if (a->end.id) DS_IGNORE(ds__event_sync(a->end, DS__FOREVER)); }
-    else DS_IGNORE(ds__stream_sync(a->stream, DS__FOREVER));
+/* Waits until the work is done that may use the arena's free memory. The host blocks. 0: it is not known to be done. */
+static int ds__arena_drain(ds__arena *a) {
+    ds_result r = a->orphan && a->end.id ? ds__event_sync(a->end, DS__FOREVER) : ds__stream_sync(a->stream, DS__FOREVER);
+    if (r == DS_ERR_INVALID_HANDLE) r = ds__driver_of(a->dev->device)->device_synchronize(a->dev->device.index); /* it has ended, and nobody knows when it is done */
+    return r == DS_OK || r == DS_ERR_FAILED;
 }
 
 /* Gives back an arena's free memory that no block stands in the way of, at most `most` bytes and a little more; only blocks of `least` bytes or more. Returns the bytes. Nothing
    is locked. */
 static size_t ds__arena_trim(ds__arena *a, size_t most, size_t least) {
     size_t done = 0;
-    int drained = 0;
+    int stays = 0; /* something cannot be given back now */
+    if (a->pool->graphs) return 0;
     pthread_mutex_lock(&a->grow);
     for (int kind = DS__LARGE; kind >= DS__SMALL; kind--)
-        for (unsigned i = DS__BINS; i-- > 0 && done < most; ) {
+        for (unsigned i = DS__BINS; i-- > 0 && done < most && !stays; ) {
             ds__mblock *found;
             ds__arena_lock(a);
             ds__unpark_all(a);
@@ -2589,17 +3006,22 @@ static size_t ds__arena_trim(ds__arena *a, size_t most, size_t least) {
                 found->quiet = 1;
                 ds__segment *s = found->seg;
                 ds__arena_unlock(a);
-                if (s->page) {
-                    if (!drained) { ds__arena_drain(a); drained = 1; }
-                    done += ds__unmap_block(a, found);
+                if (s->page && ds__arena_drain(a)) { /* now, for each: others may use the stream meanwhile */
+                    done += ds__unmap_block(a, found, most - done);
+                } else if (s->page) {
+                    ds__arena_lock(a);
+                    found->quiet = 0;
+                    (void)ds__merge_in(a, found);
+                    ds__arena_unlock(a);
+                    stays = 1;
                 } else {
                     size_t size = s->size;
                     if (ds__segment_return(a, s) == DS_OK) done += size;
-                    else { ds__arena_lock(a); break; } /* the device has failed: it stays */
+                    else stays = 1;
                 }
                 ds__arena_lock(a);
                 skip = NULL;
-            } while (done < most);
+            } while (done < most && !stays);
             ds__arena_unlock(a);
         }
     pthread_mutex_unlock(&a->grow);
@@ -2627,12 +3049,12 @@ static size_t ds__mem_flush(ds__mdevice *dev, ds__mpool *only, size_t keep) {
     if (ds__captures_open()) return 0;
     (void)ds__share_collect();
     for (ds__mpool *p = ds__next_pool(dev, NULL); p; p = ds__next_pool(dev, p)) {
-        if (only ? p != only : p != &dev->main && p->owners > 0) continue;
+        if (p->graphs || (only ? p != only : p != &dev->main && p->owners > 0)) continue;
         for (ds__arena *a = ds__first_arena(dev, p); a; a = a->next) (void)ds__poll(a, 1);
     }
     atomic_fetch_add(&dev->stats.syncs, 1);
     for (ds__mpool *p = ds__next_pool(dev, NULL); p; p = ds__next_pool(dev, p)) {
-        if (only ? p != only : p != &dev->main && p->owners > 0) continue;
+        if (p->graphs || (only ? p != only : p != &dev->main && p->owners > 0)) continue;
         for (ds__arena *a = ds__first_arena(dev, p); a; a = a->next) {
             size_t now = atomic_load(&dev->reserved);
             if (now <= keep) return done;
@@ -2655,7 +3077,7 @@ static void ds__collect_garbage(ds__arena *a) {
     ds__mdevice *dev = a->dev;
     size_t limit = atomic_load(&dev->limit);
     double threshold = a->pool->config.garbage_collection_threshold;
-    if (threshold <= 0 || !limit || ds__captures_open()) return;
+    if (threshold <= 0 || !limit || ds__captures_open() || a->pool->graphs) return;
     size_t bytes = (size_t)(threshold * (double)limit), reserved = atomic_load(&dev->reserved);
     if (reserved <= bytes) return;
     size_t target = reserved - bytes, done = 0;
@@ -2693,6 +3115,7 @@ struct ds__wanted {
     int kind;
     size_t size, asked;
     ds__mblock *block; /* found */
+    uint8_t fresh;     /* memory was just taken from the driver for it: what is kept whole otherwise is split for it */
 };
 
 /* Looks in the request's own arena. */
@@ -2700,7 +3123,9 @@ static int ds__try(ds__wanted *q) {
     ds__arena *a = q->a;
     ds__arena_lock(a);
     while (!ds__ready(a, q->kind, (int64_t)q->size)) { ds__make_ready(a, q->kind, (int64_t)q->size); ds__arena_lock(a); }
+    a->fresh = q->fresh;
     q->block = ds__take(a, q->kind, q->size, q->asked);
+    a->fresh = 0;
     ds__arena_unlock(a);
     return q->block != NULL;
 }
@@ -2708,13 +3133,18 @@ static int ds__try(ds__wanted *q) {
 /* Looks in another stream's arena of the pool: the request's stream waits for what is on that one. */
 static int ds__borrow(ds__wanted *q, ds__arena *from) {
     if (from == q->a) return 0;
+    if (from->orphan && !from->end.id) return 0; /* nobody knows when its stream was done */
+    if (ds__captures_open()) { /* across the bounds of a capture nobody waits */
+        uint64_t capture = ds__capture_of(q->s);
+        if (capture == DS__BROKEN || capture != (from->orphan ? 0 : ds__capture_of_handle(from->stream))) return 0;
+    }
     ds__wanted other = *q;
     other.a = from;
     ds__arena_lock(from);
     int worth = from->free_bytes >= q->size || from->pending_bytes >= q->size;
     ds__arena_unlock(from);
-    if (!worth || !(ds__try(&other) || (ds__take_pending(from, q->kind, q->size, q->stream) && ds__try(&other)))) return 0;
-    ds__muse *u = ds__muse_new(from);
+    if (!worth || !(ds__try(&other) || ds__take_pending(from, q->kind, q->size, q->stream, q->asked, &other.block))) return 0;
+    ds__muse *u = ds__muse_new(from, q->a->dev->device);
     ds_result r = u ? DS_OK : DS_ERR_OUT_OF_MEMORY;
     if (r == DS_OK && from->orphan) r = from->end.id ? ds__wait_event(q->stream, from->end, DS__OP_WAIT) : DS_OK;
     else if (r == DS_OK) {
@@ -2754,13 +3184,14 @@ static ds_result ds__grow(ds__wanted *q) {
         pthread_mutex_unlock(&a->grow);
         return DS_OK;
     }
-    if (a->pool->config.expandable_segments && dev->has_space && !a->pool->alloc_fn && !a->pool->shareable) {
+    if (a->pool->config.expandable_segments && dev->has_space && !a->pool->alloc_fn && !a->pool->shareable && !a->pool->no_split) {
         r = ds__grow_mapped(a, q->kind, q->size);
         if (r == DS_ERR_UNSUPPORTED) dev->has_space = 0;
         else if (dev->has_space < 0) dev->has_space = 1;
     }
     if (r == DS_ERR_UNSUPPORTED) r = ds__grow_plain(a, q->kind, q->size);
     pthread_mutex_unlock(&a->grow);
+    q->fresh = r == DS_OK;
     return r;
 }
 
@@ -2793,10 +3224,8 @@ static ds_result ds__ladder(ds__wanted *q) {
     int quiet = ds__captures_open() != 0; /* then no event is asked for */
     ds_result r = DS_ERR_OUT_OF_MEMORY;
     if (!quiet && ds__poll(a, 0) && ds__try(q)) return DS_OK;
-    if (p->config.reuse != DS_REUSE_NEVER) {
-        if (ds__take_pending(a, q->kind, q->size, q->stream) && ds__try(q)) return DS_OK;
-        if (ds__borrow_any(q, p, p->config.reuse != DS_REUSE_ALWAYS)) return DS_OK;
-    }
+    if (p->config.reuse != DS_REUSE_NEVER && ds__take_pending(a, q->kind, q->size, q->stream, 0, NULL) && ds__try(q)) return DS_OK;
+    if (ds__borrow_any(q, p, p->config.reuse != DS_REUSE_ALWAYS)) return DS_OK; /* what ended streams had is anyone's */
     if (ds__share_collect() && ds__try(q)) return DS_OK;
     ds__collect_garbage(a);
     for (int round = 0; round < 2; round++) {
@@ -2806,7 +3235,7 @@ static ds_result ds__ladder(ds__wanted *q) {
         if (r < 0 && !ds__is_shortage(r)) return r;
         if (p == &dev->main)
             for (ds__mpool *o = ds__next_pool(dev, NULL); o; o = ds__next_pool(dev, o))
-                if (o->use_on_oom && !o->dead && ds__borrow_any(q, o, 0)) return DS_OK;
+                if (o->use_on_oom && !o->dead && !o->graphs && ds__borrow_any(q, o, 0)) return DS_OK;
         if (ds__release_oversize(a, q->size)) {
             r = ds__grow(q);
             if (q->block || (r == DS_OK && ds__try(q))) return DS_OK;
@@ -2832,6 +3261,8 @@ static void ds__tell_oom(ds__arena *a, size_t needed) {
     ds__mdevice *dev = a->dev;
     size_t avail = 0, total = 0, limit = atomic_load(&dev->limit);
     DS_IGNORE(ds__driver_of(dev->device)->device_memory(dev->device.index, &avail, &total));
+    size_t reserved = atomic_load(&dev->reserved);
+    if (limit && avail > limit - (reserved < limit ? reserved : limit)) avail = limit - (reserved < limit ? reserved : limit);
     ds__mem_note(dev, DS_ACTION_OOM, avail, needed, a->stream_id, a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line, ds__mem_label());
     for (size_t i = 0; ; i++) {
         pthread_mutex_lock(&ds__m.lock);
@@ -2850,19 +3281,19 @@ static void ds__tell_oom(ds__arena *a, size_t needed) {
 static ds_result ds__ask_slow(ds__wanted *q) {
     ds__arena *a = q->a;
     ds_result r;
+    ds__mtls.upstream_empty = 0;
     if (q->size >= (size_t)1 << 60) {
         r = DS_ERR_OUT_OF_MEMORY;
     } else {
-        char kept[sizeof ds__tls.error]; /* what the steps say is not the user's, unless it is the last word */
-        memcpy(kept, ds__tls.error, sizeof kept);
-        ds__tls.mute++;
+        ds__tls.mute++; /* what the steps say is not the user's, unless it is the last word */
         r = ds__ladder(q);
         ds__tls.mute--;
-        if (r == DS_OK || ds__is_shortage(r)) memcpy(ds__tls.error, kept, sizeof kept);
         if (r == DS_OK) return r;
+        if (!ds__is_shortage(r) && !ds__tls.mute) memcpy(ds__tls.error, ds__tls.aside, sizeof ds__tls.error);
     }
     if (!ds__is_shortage(r)) return r;
     DS__COUNT_CALL(a, ooms, 1);
+    if (r == DS_ERR_LIMIT_EXCEEDED && a->dev->main.config.throw_on_cudamalloc_oom) DS__COUNT_CALL(a, rejections, 1);
     ds__tell_oom(a, ds__msegment_size(&a->pool->config, q->kind, q->size >= (size_t)1 << 60 ? q->asked : q->size));
     ds__oom_report(a->dev, a->pool, q->asked, q->size >= (size_t)1 << 60 ? q->size : ds__msegment_size(&a->pool->config, q->kind, q->size), r);
     return r;
@@ -2876,7 +3307,7 @@ static ds__arena *ds__route(ds__stream *s, ds_stream handle, ds_pool pool) {
     if (!pool.id && ds__captures_open()) {
         if (ds__capture_pool_of(s, &p) < 0) return NULL;
     }
-    for (unsigned i = ds__mtls.pools; !p && !pool.id && i-- > 0; ) {
+    for (unsigned i = ds__pushes(); !p && !pool.id && i-- > 0; ) {
         ds__mpool *pushed = ds__mpool_of(ds__mtls.pool[i]);
         if (!pushed) return NULL;
         if (pushed->dev->device.type == s->device.type && pushed->dev->device.index == s->device.index) p = pushed;
@@ -2895,6 +3326,7 @@ static ds__arena *ds__route(ds__stream *s, ds_stream handle, ds_pool pool) {
 
 static inline size_t ds__rounded(const ds__mpool *p, size_t size) {
     if (DS__UNLIKELY(p->rounds || size > SIZE_MAX / 2)) return ds__mround(&p->config, size);
+    if (size > 4 * DS__MIB && p->coarse) return (size + 64 * 1024 - 1) & ~(size_t)(64 * 1024 - 1); /* nearly equal sizes become equal: less is left over */
     return (size + DS__UNIT - 1) & ~(DS__UNIT - 1);
 }
 static inline int ds__kind_of(const ds__mpool *p, size_t rounded) { return rounded > DS__SMALL_LIMIT || p->config.single_pool ? DS__LARGE : DS__SMALL; }
@@ -2904,12 +3336,13 @@ static void ds__watched_free(ds__arena *a, ds__mblock *b);
 
 /* A request with everything that can be said. */
 __attribute__((noinline)) static ds_result ds__request(ds__stream *s, const ds_mem_request *request, void **out) {
+    if (ds__mtls.in_shortage) return ds__fail(DS_ERR_NOT_PERMITTED, "a callback that is asked to free memory cannot allocate some");
     ds__arena *a = ds__route(s, request->stream, request->pool);
     ds_result r = DS_OK;
     if (!a) return ds__mem_error();
     ds__mpool *p = a->pool;
     size_t guard = p->config.guard_bytes, align = request->alignment > DS__UNIT ? request->alignment : 0;
-    ds__wanted q = { a, request->stream, s, 0, 0, request->size, NULL };
+    ds__wanted q = { .a = a, .stream = request->stream, .s = s, .asked = request->size };
     if (p->config.backend != DS_MEM_NATIVE && !p->id) return ds__direct_alloc(&q, request, out);
     q.size = request->size <= SIZE_MAX / 4 ? ds__rounded(p, request->size + guard) + align : SIZE_MAX / 2;
     q.kind = ds__kind_of(p, q.size);
@@ -2935,14 +3368,18 @@ DSDEF ds_result (ds_mem_alloc)(size_t size, ds_stream stream, void **out) {
     ds__stream *s = ds__pin_inline(&ds__g.streams, stream.id);
     if (DS__UNLIKELY(!s)) { ds__stream_pin(stream); return DS_ERR_INVALID_HANDLE; } /* again, for the sentence */
     ds__arena *a = atomic_load_explicit(&s->arena, memory_order_acquire);
-    if (DS__LIKELY(a && size && size < SIZE_MAX / 4 && !a->slow && !ds__mtls.pools && !ds__captures_open() &&
-                   !atomic_load_explicit(&a->dev->watch, memory_order_relaxed))) {
+    if (DS__LIKELY(a && size && size < SIZE_MAX / 4 && !a->slow && !(ds__mtls.pools | ds__mtls.in_shortage) && !ds__captures_open())) {
         size_t rounded = ds__rounded(a->pool, size);
         int kind = ds__kind_of(a->pool, rounded);
         ds__mblock *b = NULL;
         ds__lock_take(&a->lock);
         a->tick++;
-        if (DS__LIKELY(ds__ready(a, kind, (int64_t)rounded) && (b = ds__take(a, kind, rounded, size)) != NULL)) *out = b->ptr;
+        if (DS__LIKELY(ds__ready(a, kind, (int64_t)rounded))) {
+            b = ds__take(a, kind, rounded, size);
+            if (DS__UNLIKELY(!b && a->pending)) b = ds__take_oldest(a, kind, rounded, size);
+            if (DS__LIKELY(b != NULL)) *out = b->ptr;
+            if (DS__UNLIKELY(atomic_load_explicit(&a->dev->watch, memory_order_relaxed)) && b) ds__note_block(a, DS_ACTION_ALLOC, b);
+        }
         ds__lock_give(&a->lock);
         ds__unpin_inline(&ds__g.streams, s);
         if (DS__LIKELY(b != NULL)) return DS_OK;
@@ -3002,6 +3439,8 @@ __attribute__((unused)) static void ds__mem_return(ds__mblock *b) {
 static ds_result ds__record_uses(ds__mblock *b) {
     for (ds__muse *u = b->uses; u; u = u->next) {
         if (u->recorded) continue;
+        u->capture = ds__capture_of_handle(u->stream);
+        if (u->capture && !atomic_load(&b->seg->arena)->pool->graphs) { u->capture = 0; continue; } /* what counts is the work from before: when the capture is over */
         ds_result r = ds__event_record(u->event, u->stream, DS__OP_RECORD);
         if (r == DS_ERR_INVALID_HANDLE) r = DS_OK; /* the stream has ended: the event is one of before, or none, and done */
         if (r < 0) return r;
@@ -3013,6 +3452,11 @@ static ds_result ds__record_uses(ds__mblock *b) {
 /* The long way of a free. The arena is locked and the block is live; unlocks. */
 __attribute__((noinline)) static ds_result ds__free_slow(ds__arena *a, ds__mblock *b) {
     int kind = b->seg->kind;
+    if (a->dev->device.type == DS_DEVICE_HOST) {
+        char *ptr = b->ptr;
+        ds__arena_unlock(a);
+        return ds__fail(DS_ERR_INVALID_VALUE, "%p is pinned memory; use ds_pinned_free", (void *)ptr);
+    }
     while (!ds__ready(a, kind, 0)) {
         char *ptr = b->ptr;
         ds__make_ready(a, kind, 0);
@@ -3021,6 +3465,7 @@ __attribute__((noinline)) static ds_result ds__free_slow(ds__arena *a, ds__mbloc
         if (!b) return ds__fail(DS_ERR_INVALID_VALUE, "%p was freed by another thread at the same time", (void *)ptr);
         a = again;
     }
+    int exported = b->exported;
     ds__live_out(b);
     b->quiet = 1;
     b->state = DS_BLOCK_PENDING;
@@ -3033,15 +3478,12 @@ __attribute__((noinline)) static ds_result ds__free_slow(ds__arena *a, ds__mbloc
     ds__arena_unlock(a);
     if (a->watched) ds__watched_free(a, b);
     if (b->seg->source == DS__FROM_ASYNC || a->pool->direct) return ds__direct_free(a, b);
-    char kept[sizeof ds__tls.error];
-    memcpy(kept, ds__tls.error, sizeof kept);
     ds__tls.mute++;
     ds_result r = ds__record_uses(b);
-    if (r < 0 && b->uses) { /* the device has failed, or a capture is in the way: its streams are waited for when memory is short */
+    if (r < 0) { /* the device has failed */
         for (ds__muse *u = b->uses; u; u = u->next) u->recorded = 1;
     }
     ds__tls.mute--;
-    memcpy(ds__tls.error, kept, sizeof kept);
     ds__arena_lock(a);
     while (!ds__ready(a, kind, 0)) { ds__make_ready(a, kind, 0); ds__arena_lock(a); }
     b->quiet = 0;
@@ -3050,6 +3492,7 @@ __attribute__((noinline)) static ds_result ds__free_slow(ds__arena *a, ds__mbloc
     else if (b->uses) ds__pending_in(a, b);
     else ds__complete(a, b);
     ds__arena_unlock(a);
+    if (exported) (void)ds__share_collect();
     return DS_OK;
 }
 
@@ -3061,8 +3504,19 @@ DSDEF ds_result (ds_mem_free)(void *ptr) {
     ds__mblock *b = ds__find_live(ptr, 1, &a);
     DS__REQUIRE(b, "%p is not the start of a block that is allocated", ptr);
     int kind = b->seg->kind;
-    if (DS__UNLIKELY(b->uses || b->exported || a->slow || a->pool->oversize || !ds__ready(a, kind, 0) ||
-                     atomic_load_explicit(&a->dev->watch, memory_order_relaxed))) return ds__free_slow(a, b);
+    if (DS__UNLIKELY(b->exported || a->slow || a->pool->oversize || !ds__ready(a, kind, 0))) return ds__free_slow(a, b);
+    unsigned watch = atomic_load_explicit(&a->dev->watch, memory_order_relaxed);
+    if (DS__UNLIKELY(b->uses != NULL)) {
+        for (const ds__muse *u = b->uses; u; u = u->next)
+            if (!u->recorded) return ds__free_slow(a, b);
+        ds__live_out(b);
+        ds__count_pending(a, kind, (int64_t)b->size);
+        if (watch) ds__note_block(a, DS_ACTION_FREE_REQUESTED, b);
+        ds__pending_in(a, b);
+        ds__lock_give(&a->lock);
+        return DS_OK;
+    }
+    if (DS__UNLIKELY(watch)) ds__note_free(a, b, watch);
     ds__count_free(a, kind, (int64_t)b->size, (int64_t)b->asked);
     if (DS__LIKELY(ds__grows(b->seg))) {
         ds__mblock *before = a->parked[kind];
@@ -3079,57 +3533,59 @@ DSDEF ds_result (ds_mem_free)(void *ptr) {
     return DS_OK;
 }
 
-/* Notes a use of the block; `now`: with an event at once. */
-static ds_result ds__note_use(void *ptr, ds_stream stream, int now, int strict) {
+/* Notes a use of the block; `now`: with an event at once. Its event is recorded without the lock, so the block is looked at again afterwards. */
+static ds_result ds__note_use(void *ptr, ds_stream stream, int now, int strict, int pinned) {
     ds__arena *a = NULL;
     ds__stream *s = ds__stream_pin(stream);
     if (!s) return DS_ERR_INVALID_HANDLE;
     ds__mblock *b = ds__find_live(ptr, 0, &a);
     ds_result r = DS_OK;
+    if (b && pinned != (a->dev->device.type == DS_DEVICE_HOST)) { ds__arena_unlock(a); b = NULL; }
     if (!b) {
         ds__stream_unpin(s);
-        return strict ? ds__fail(DS_ERR_INVALID_VALUE, "%p is in no block that is allocated", ptr) : DS_OK;
+        return strict ? ds__fail(DS_ERR_INVALID_VALUE, "%p is in no block%s that is allocated", ptr, pinned ? " of pinned memory" : "") : DS_OK;
     }
-    int own = b->lent ? b->uses->stream.id == stream.id : a->stream_id == s->id || (a->identity && a->identity == s->driver->stream_identity(s->native) && a->dev->device.index == s->device.index);
-    ds__muse *u = b->uses;
-    if (b->lent && u) u = u->next; /* the first is the borrower's own */
+    int foreign = !pinned && s->driver != ds__driver_of(a->dev->device);
+    int own = b->lent ? b->uses->stream.id == stream.id
+                      : a->stream_id == s->id || (!foreign && a->identity && a->dev->device.index == s->device.index && a->identity == s->driver->stream_identity(s->native));
+    uint64_t capture = pinned ? 0 : ds__capture_of(s);
+    if (capture && !a->pool->graphs) { now = 0; capture = 0; } /* the graph's uses are its owner's care; work from before the capture is noted */
+    ds__muse *u = b->lent ? b->uses->next : b->uses, *fresh = NULL; /* the first of a lent one is the borrower's own */
     while (u && u->stream.id != stream.id) u = u->next;
+    if (!own && !foreign && !u && (fresh = a->spare_uses) != NULL) a->spare_uses = fresh->next;
     char *start = b->ptr;
     ds__arena_unlock(a);
-    if (!own && s->driver != ds__driver_of(a->dev->device)) r = ds__fail(DS_ERR_CROSS_DRIVER, "the memory and the stream belong to different drivers");
-    if (own || r < 0 || (u && !now)) { ds__stream_unpin(s); return r; }
-    /* An event for the new use; that of an earlier one of the same stream may be recorded again: the later point is behind it. */
-    ds__muse *fresh = u ? u : ds__muse_new(a);
-    if (!fresh) r = DS_ERR_OUT_OF_MEMORY;
-    if (r == DS_OK && now) r = ds__event_record(fresh->event, stream, DS__OP_RECORD);
-    if (r == DS_OK && u) u->recorded = 1;
-    if (fresh && !u) {
-        ds__arena *again = NULL;
+    if (!own && foreign) r = ds__fail(DS_ERR_CROSS_DRIVER, "the memory and the stream belong to different drivers");
+    if (own || foreign || (u && !now)) { ds__stream_unpin(s); return r; }
+    /* The event of an earlier use by the same stream may be recorded again: the later point is behind it. */
+    if (!u && !(fresh = ds__muse_ready(fresh, s->device))) { ds__stream_unpin(s); return ds__mem_error(); }
+    if (now) r = ds__event_record(u ? u->event : fresh->event, stream, DS__OP_RECORD);
+    ds__arena_lock(a);
+    int still = b->state == DS_BLOCK_LIVE && b->ptr == start && b->seg;
+    if (r == DS_OK && u && still) { u->recorded = 1; u->capture = capture; }
+    if (fresh && r == DS_OK && still) {
+        fresh->capture = now ? capture : 0;
+        ds__muse **at = b->lent && b->uses ? &b->uses->next : &b->uses;
         fresh->stream = stream;
         fresh->recorded = (uint8_t)now;
-        ds__mblock *same = r == DS_OK ? ds__find_live(start, 1, &again) : NULL;
-        if (same && again == a) {
-            ds__muse **at = same->lent && same->uses ? &same->uses->next : &same->uses;
-            fresh->next = *at;
-            *at = fresh;
-        } else {
-            if (same) ds__arena_unlock(again);
-            ds__arena_lock(a);
-            ds__muses_drop(a, fresh);
-            if (r == DS_OK) r = ds__fail(DS_ERR_INVALID_VALUE, "%p was freed by another thread at the same time", ptr);
-        }
-        ds__arena_unlock(a);
+        fresh->next = *at;
+        *at = fresh;
+        if (!now) atomic_fetch_add(&a->dev->late_uses, 1); /* counts some twice: it only says whether to look */
+    } else if (fresh) {
+        ds__muses_drop(a, fresh);
     }
+    ds__arena_unlock(a);
+    if (r == DS_OK && !still) r = ds__fail(DS_ERR_INVALID_VALUE, "%p was freed by another thread at the same time", ptr);
     ds__stream_unpin(s);
     return r;
 }
 DSDEF ds_result (ds_mem_record_use)(void *ptr, ds_stream stream) {
     DS__ENTER("ds_mem_record_use");
-    return ptr ? ds__note_use(ptr, stream, 1, 1) : DS_OK;
+    return ptr ? ds__note_use(ptr, stream, 1, 1, 0) : DS_OK;
 }
 DSDEF ds_result (ds_mem_record_stream)(void *ptr, ds_stream stream) {
     DS__ENTER("ds_mem_record_stream");
-    return ptr ? ds__note_use(ptr, stream, 0, 0) : DS_OK;
+    return ptr ? ds__note_use(ptr, stream, 0, 0, 0) : DS_OK;
 }
 
 /* ---- special requests ---- */
@@ -3194,10 +3650,9 @@ static void ds__watched_free(ds__arena *a, ds__mblock *b) {
     }
     if (a->pool->config.poison && !b->uses) DS_IGNORE(ds__own_fill(stream, b->ptr, DS__POISON, b->size));
     if (a->pool->config.debug) {
-        char kept[sizeof ds__tls.error];
-        memcpy(kept, ds__tls.error, sizeof kept);
-        if (ds__validate(a->dev) < 0) ds__warn("%s", ds__tls.error);
-        memcpy(ds__tls.error, kept, sizeof kept);
+        ds__tls.mute++;
+        if (ds__validate(a->dev) < 0) ds__warn("%s", ds__tls.aside);
+        ds__tls.mute--;
     }
 }
 
@@ -3218,6 +3673,7 @@ static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, 
         r = q->size >= (size_t)1 << 60 ? DS_ERR_OUT_OF_MEMORY : ds__reserve(a, q->size);
         if (r == DS_OK) {
             r = async ? ds__async_alloc(q->s, q->size, &base) : ds__segment_alloc(a->dev->device, q->size, &base);
+            if (r == DS_ERR_LIMIT_EXCEEDED) r = DS_ERR_OUT_OF_MEMORY;
             if (r < 0) ds__unreserve(a, q->size);
         }
         if (r == DS_OK || !ds__is_shortage(r) || round || !ds__call_shortage(a->dev, q->asked)) break;
@@ -3246,6 +3702,7 @@ static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, 
             b->line = (uint32_t)ds__tls.site.line;
             ds__live_in(b);
             ds__count_alloc(a, q->kind, (int64_t)b->size, (int64_t)b->asked);
+            ds__mem_note(a->dev, DS_ACTION_SEGMENT_ALLOC, (uint64_t)(uintptr_t)base, q->size, a->stream_id, a->pool->id, b->file, b->line, NULL);
             ds__note_block(a, DS_ACTION_ALLOC, b);
             *out = base;
         }
@@ -3278,7 +3735,7 @@ static ds_result ds__direct_free(ds__arena *a, ds__mblock *b) {
         ds__stream *stream = ds__pin(&ds__g.streams, a->stream.id);
         DS_IGNORE(ds__record_uses(b));
         if (stream) r = ds__wait_uses(b, a->stream);
-        else { ds__arena_drain(a); stream = ds__any_stream(a->dev->device); } /* the stream has ended */
+        else { (void)ds__arena_drain(a); stream = ds__any_stream(a->dev->device); } /* the stream has ended */
         if (stream) r = ds__async_free(stream, base);
         if (stream) ds__stream_unpin(stream);
     } else {
@@ -3289,6 +3746,7 @@ static ds_result ds__direct_free(ds__arena *a, ds__mblock *b) {
     while (!ds__ready(a, kind, 0)) { ds__make_ready(a, kind, 0); ds__arena_lock(a); }
     ds__count_done(a, kind, (int64_t)b->size, (int64_t)b->asked);
     ds__note_block(a, DS_ACTION_FREE_COMPLETED, b);
+    ds__mem_note(a->dev, DS_ACTION_SEGMENT_FREE, (uint64_t)(uintptr_t)base, size, a->stream_id, a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line, NULL);
     ds__muses_drop(a, b->uses);
     b->uses = NULL;
     ds__segment_out(a, s);
@@ -3342,6 +3800,13 @@ static ds_result ds__mem_used(ds_device device, ds__mdevice **out) {
     return DS_OK;
 }
 
+/* The same; DS_DEVICE_HOST is pinned memory. */
+static ds_result ds__mem_asked(ds_device device, ds__mdevice **out) {
+    if (device.type != DS_DEVICE_HOST) return ds__mem_used(device, out);
+    *out = ds__pinned_used();
+    return DS_OK;
+}
+
 static ds_result ds__mem_empty(ds_device device, size_t keep, size_t *out_released) {
     ds__mdevice *dev;
     ds_result r = ds__mem_used(device, &dev);
@@ -3377,11 +3842,14 @@ static void ds__mem_limit(ds__mdevice *dev) {
 /* Reads the environment at the first use. */
 static ds_result ds__mem_setup(void) {
     pthread_mutex_lock(&ds__m.lock);
+    if (!ds__m.tick_base) { ds__m.tick_base_ns = ds__now_ns(); ds__m.tick_base = ds__ticks(); }
     if (!ds__m.configured) {
         const char *text = getenv("DEVSTREAM_ALLOC_CONF");
         ds__m.config = ds_mem_config_default();
         ds__m.conf_result = text && *text ? ds__mconfig_read(text, &ds__m.config) : DS_OK;
+        if (ds__m.conf_result < 0) ds__also(ds__m.conf_result, " (in the environment's DEVSTREAM_ALLOC_CONF)");
         ds__m.configured = ds__m.conf_result == DS_OK;
+        atomic_store(&ds__m.closing, 0);
         ds__upper.stream_gone_fn = ds__mem_stream_gone;
         ds__upper.shutdown_fn = ds__mem_shutdown;
     }
@@ -3413,7 +3881,9 @@ DSDEF ds_result (ds_mem_configure)(ds_device device, const ds_mem_config *config
     ds_result r = ds__mconfig_check(config);
     if (r < 0) return r;
     ds__mdevice *dev = ds__mem_device(device);
-    return dev ? ds__mem_set(dev, config) : ds__mem_error();
+    if (!dev) return ds__mem_error();
+    if ((r = ds__mem_set(dev, config)) == DS_OK) ds__pinned_configure(config, NULL);
+    return r;
 }
 
 DSDEF ds_result (ds_mem_configure_text)(const char *text) {
@@ -3431,6 +3901,7 @@ DSDEF ds_result (ds_mem_configure_text)(const char *text) {
             one = dev->main.config;
             if ((r = ds__mconfig_read(text, &one)) < 0 || (r = ds__mem_set(dev, &one)) < 0) return r;
         }
+    ds__pinned_configure(NULL, text);
     pthread_mutex_lock(&ds__m.lock);
     ds__m.config = c;
     pthread_mutex_unlock(&ds__m.lock);
@@ -3524,6 +3995,10 @@ DS__CALLBACKS(out_of_memory, ds_mem_oom_fn, oom, oom_count)
 
 /* ---- public: pools ---- */
 
+/* Of pools whose upstream is a resource. */
+static void *ds__no_alloc(ptrdiff_t size, int device, void *stream) { (void)size; (void)device; (void)stream; return NULL; }
+static void ds__no_free(void *ptr, ptrdiff_t size, int device, void *stream) { (void)ptr; (void)size; (void)device; (void)stream; }
+
 DSDEF ds_result (ds_pool_create)(const ds_pool_desc *desc, ds_pool *out) {
     static const ds_pool_desc none;
     if (out) out->id = 0;
@@ -3531,7 +4006,9 @@ DSDEF ds_result (ds_pool_create)(const ds_pool_desc *desc, ds_pool *out) {
     DS__REQUIRE(out, "out is NULL");
     if (!desc) desc = &none;
     DS__REQUIRE(!desc->alloc_fn == !desc->free_fn, "alloc_fn and free_fn come together");
-    DS__REQUIRE(!desc->shareable || !desc->alloc_fn, "a shareable pool has no upstream of its own");
+    DS__REQUIRE(!desc->upstream || !desc->alloc_fn, "a pool has one upstream: either functions or a resource");
+    DS__REQUIRE(!desc->upstream || (desc->upstream->alloc_fn && desc->upstream->free_fn), "the upstream has no functions: was it destroyed?");
+    DS__REQUIRE(!desc->shareable || (!desc->alloc_fn && !desc->upstream), "a shareable pool has no upstream of its own");
     ds_device device = desc->device;
     DS__RESOLVE(device);
     ds_result r = desc->config ? ds__mconfig_check(desc->config) : DS_OK;
@@ -3544,6 +4021,8 @@ DSDEF ds_result (ds_pool_create)(const ds_pool_desc *desc, ds_pool *out) {
     if (!p) return DS_ERR_OUT_OF_MEMORY;
     p->alloc_fn = desc->alloc_fn;
     p->free_fn = desc->free_fn;
+    p->upstream = desc->upstream ? *desc->upstream : (ds_resource){ 0 };
+    if (desc->upstream) { p->alloc_fn = ds__no_alloc; p->free_fn = ds__no_free; }
     p->use_on_oom = desc->use_on_oom != 0;
     p->no_split = desc->no_split != 0;
     p->shareable = desc->shareable != 0;
@@ -3568,13 +4047,14 @@ DSDEF ds_result (ds_pool_destroy)(ds_pool pool) {
     DS__ENTER("ds_pool_destroy");
     ds__mpool *p = ds__mpool_of(pool);
     if (!p) return DS_ERR_INVALID_HANDLE;
+    if (p->name[0]) return ds__fail(DS_ERR_ILLEGAL_STATE, "the pool belongs to what was captured; it ends with that");
     pthread_mutex_lock(&ds__m.lock);
     int gone = p->dead;
     p->dead = 1;
     pthread_mutex_unlock(&ds__m.lock);
     if (gone) return ds__fail(DS_ERR_INVALID_HANDLE, "the pool was destroyed already");
     pthread_mutex_lock(&p->dev->lock);
-    p->use_on_oom = p->no_split = 0;
+    p->use_on_oom = 0;
     int last = --p->owners == 0;
     pthread_mutex_unlock(&p->dev->lock);
     if (last) (void)ds__mem_flush(p->dev, p, 0);
@@ -3585,14 +4065,14 @@ DSDEF ds_result (ds_pool_push)(ds_pool pool) {
     DS__ENTER("ds_pool_push");
     ds__mpool *p = ds__mpool_of(pool);
     if (!p) return DS_ERR_INVALID_HANDLE;
-    if (ds__mtls.pools == DS__POOL_PUSHES) return ds__fail(DS_ERR_ILLEGAL_STATE, "%d pools are pushed already", DS__POOL_PUSHES);
+    if (ds__pushes() == DS__POOL_PUSHES) return ds__fail(DS_ERR_ILLEGAL_STATE, "%d pools are pushed already", DS__POOL_PUSHES);
     ds__mpool_own(p);
     ds__mtls.pool[ds__mtls.pools++] = pool;
     return DS_OK;
 }
 DSDEF ds_result (ds_pool_pop)(void) {
     DS__ENTER("ds_pool_pop");
-    if (ds__mtls.pools == 0) return ds__fail(DS_ERR_ILLEGAL_STATE, "no pool was pushed");
+    if (ds__pushes() == 0) return ds__fail(DS_ERR_ILLEGAL_STATE, "no pool was pushed");
     ds_pool pool = ds__mtls.pool[--ds__mtls.pools];
     pthread_mutex_lock(&ds__m.lock); /* destroyed ones too */
     uint32_t index = (uint32_t)pool.id;
@@ -3650,11 +4130,17 @@ static ds_result ds__capture_pool_make(uint64_t capture, void *user, void **out)
     } else {
         ds__mpool_own(p);
     }
+    atomic_fetch_add(&p->graphs, 1);
     *out = p;
     return DS_OK;
 }
 /* The last graph that may run is gone. Any thread, no call of devstream: what the pool has is given back when memory is next looked for. */
-static void ds__capture_pool_release(void *user) { ds__mpool_disown(user); }
+static void ds__capture_pool_release(void *user) {
+    ds__mpool *p = user;
+    if (atomic_load(&ds__m.closing)) return; /* ds_shutdown ends pools before graphs */
+    atomic_fetch_sub(&p->graphs, 1);
+    ds__mpool_disown(p);
+}
 
 /* The pool of the capture that a stream is in; NULL: it does not capture. */
 static ds_result ds__capture_pool_of(ds__stream *s, ds__mpool **out) {
@@ -3745,7 +4231,7 @@ DSDEF ds_result (ds_mem_get_stats)(ds_device device, ds_mem_stats *out) {
     if (out) memset(out, 0, sizeof *out);
     DS__ENTER("ds_mem_get_stats");
     DS__REQUIRE(out, "out is NULL");
-    ds_result r = ds__mem_used(device, &dev);
+    ds_result r = ds__mem_asked(device, &dev);
     out->size = sizeof *out;
     if (dev) ds__stats(dev, NULL, out);
     return r;
@@ -3798,10 +4284,7 @@ static void ds__fold(ds__mdevice *dev) {
     atomic_store(&dev->owner, NULL);
 }
 
-static ds_result ds__mem_reset(ds_device device, int peaks) {
-    ds__mdevice *dev;
-    ds_result r = ds__mem_used(device, &dev);
-    if (r < 0 || !dev) return r;
+static void ds__mem_reset_of(ds__mdevice *dev, int peaks) {
     ds__mem_lock_all(dev);
     ds__fold(dev);
     if (peaks) ds__reset_peaks(dev);
@@ -3826,7 +4309,12 @@ static ds_result ds__mem_reset(ds_device device, int peaks) {
         if (!p) break;
     }
     ds__mem_unlock_all(dev);
-    return DS_OK;
+}
+static ds_result ds__mem_reset(ds_device device, int peaks) {
+    ds__mdevice *dev;
+    ds_result r = ds__mem_used(device, &dev);
+    if (dev) ds__mem_reset_of(dev, peaks);
+    return r;
 }
 #define DS__RESET(name, peaks) DSDEF ds_result (name)(ds_device device) { DS__ENTER(#name); return ds__mem_reset(device, peaks); }
 DS__RESET(ds_mem_reset_peak_stats, 1)
@@ -3865,7 +4353,7 @@ static ds_result ds__validate_arena(ds__arena *a, int64_t sum[2][DS__METRICS], i
             DS__SOUND(!a->bins[kind].head[i] == !(a->bins[kind].map[i / 64] >> i % 64 & 1), "bin %u and its bit disagree", i);
             for (const ds__mblock *b = a->bins[kind].head[i]; b; before = b, b = b->list_next) {
                 DS__SOUND(b->list_prev == before, "the list of bin %u is broken at %p", i, (void *)b->ptr);
-                DS__SOUND(b->state == DS_BLOCK_FREE && ds__bin(b->size) == i && b->seg && b->seg->kind == kind && !b->uses, "%p does not belong into bin %u", (void *)b->ptr, i);
+                DS__SOUND(b->state == DS_BLOCK_FREE && b->bin == i && ds__bin_of(b) == i && b->seg && b->seg->kind == kind && !b->uses, "%p does not belong into bin %u", (void *)b->ptr, i);
                 binned++;
             }
         }
@@ -3954,7 +4442,7 @@ static ds_result ds__validate(ds__mdevice *dev) {
 DSDEF ds_result (ds_mem_validate)(ds_device device) {
     ds__mdevice *dev = NULL;
     DS__ENTER("ds_mem_validate");
-    ds_result r = ds__mem_used(device, &dev);
+    ds_result r = ds__mem_asked(device, &dev);
     return dev ? ds__validate(dev) : r;
 }
 
@@ -4123,7 +4611,10 @@ static int ds__nvml_device(const ds__nvml *n, const ds_device_properties *proper
     int code = 0;
     for (int i = 0; i < 2; i++) {
         int at = snprintf(uuid, sizeof uuid, "%s", kinds[i]);
-        for (int k = 0; k < 16; k++) at += snprintf(uuid + at, sizeof uuid - (size_t)at, k == 4 || k == 6 || k == 8 || k == 10 ? "-%02x" : "%02x", properties->uuid[k]);
+        for (int k = 0; k < 16; k++) {
+            int dash = k == 4 || k == 6 || k == 8 || k == 10;
+            at += snprintf(uuid + at, sizeof uuid - (size_t)at, dash ? "-%02x" : "%02x", properties->uuid[k]);
+        }
         if ((code = n->by_uuid(uuid, out)) == 0) return 0;
     }
     return n->by_pci && properties->pci[0] ? n->by_pci(properties->pci, out) : code;
@@ -4201,21 +4692,27 @@ static ds__msize ds__mformat(size_t n) {
 #define DS__SIZE(n) ds__mformat(n).text
 
 /* Whose the live blocks are: by label, else by file and line. Labels are compared by their text and belong to the blocks. */
-#define DS__OWNERS 1024           /* slots of the table; when three quarters are taken the others are one owner, `rest` */
+#define DS__OWNERS ((size_t)1 << 17) /* most slots of the table; when three quarters of it are taken the others are one owner, `rest` */
 typedef struct ds__mowner { const char *label, *file; uint32_t line; size_t bytes, count; } ds__mowner;
-typedef struct ds__mowners { ds__mowner *slot; size_t used; ds__mowner rest; } ds__mowners; /* slot NULL: no memory for it */
+typedef struct ds__mowners { ds__mowner *slot; size_t room, used; ds__mowner rest; } ds__mowners; /* slot NULL: no memory for it */
 
+/* Room for the owners of so many blocks. */
+static void ds__mowners_begin(ds__mowners *t, size_t blocks) {
+    memset(t, 0, sizeof *t);
+    for (t->room = 64; t->room < DS__OWNERS && t->room / 4 * 3 < blocks; ) t->room *= 2;
+    t->slot = ds__alloc(t->room * sizeof *t->slot);
+}
 static int ds__msame(const char *a, const char *b) { return a == b || (a && b && !strcmp(a, b)); }
 static void ds__mowners_add(ds__mowners *t, const ds__mblock *b) {
     uint32_t hash = 2166136261u ^ (b->label ? 0 : b->line);
     ds__mowner *o = &t->rest;
     for (const char *c = b->label ? b->label : b->file ? b->file : ""; *c; c++) hash = (hash ^ (unsigned char)*c) * 16777619u;
-    for (size_t i = hash % DS__OWNERS; t->slot; i = (i + 1) % DS__OWNERS) {
+    for (size_t i = hash & (t->room - 1); t->slot; i = (i + 1) & (t->room - 1)) {
         ds__mowner *at = &t->slot[i];
         if (at->count) {
             if (!ds__msame(at->label, b->label) || (!b->label && (at->line != b->line || !ds__msame(at->file, b->file)))) continue;
         } else {
-            if (t->used >= DS__OWNERS / 4 * 3) break;
+            if (t->used >= t->room / 4 * 3) break;
             t->used++;
             at->label = b->label;
             at->file = b->file;
@@ -4230,7 +4727,7 @@ static void ds__mowners_add(ds__mowners *t, const ds__mblock *b) {
 /* Takes the one with most bytes out; NULL: all are out. */
 static ds__mowner *ds__mowners_next(ds__mowners *t, ds__mowner *out) {
     ds__mowner *best = &t->rest;
-    for (size_t i = 0; t->slot && i < DS__OWNERS; i++) if (t->slot[i].bytes > best->bytes) best = &t->slot[i];
+    for (size_t i = 0; t->slot && i < t->room; i++) if (t->slot[i].bytes > best->bytes) best = &t->slot[i];
     *out = *best;
     best->bytes = 0;
     return out->bytes ? best : NULL;
@@ -4282,6 +4779,14 @@ static void ds__moom_block(ds__mshortage *s, const ds__mblock *b, int asked, int
     default: break;
     }
 }
+static size_t ds__moom_count(const ds__mdevice *dev) {
+    size_t live = 0;
+    for (const ds__mpool *p = &dev->main; p; p = p->next)
+        for (const ds__arena *a = p->arenas; a; a = a->next)
+            for (const ds__segment *g = a->segments; g; g = g->next)
+                for (const ds__mblock *b = g->first; b; b = b->next) live += b->state == DS_BLOCK_LIVE;
+    return live;
+}
 /* Everything is locked. */
 static void ds__moom_walk(ds__mshortage *s) {
     for (const ds__mpool *p = &s->dev->main; p; p = p->next) {
@@ -4313,7 +4818,10 @@ static void ds__moom_collect(ds__mshortage *s) {
     if (!s->known) { s->free = 0; s->total = s->dev->total; }
     s->limit = atomic_load_explicit(&s->dev->limit, memory_order_relaxed);
     s->pool_limit = s->pool->limit;
-    s->owners.slot = ds__alloc(DS__OWNERS * sizeof *s->owners.slot);
+    ds__mem_lock_all(s->dev);
+    size_t live = ds__moom_count(s->dev);
+    ds__mem_unlock_all(s->dev);
+    ds__mowners_begin(&s->owners, live); /* the allocator of the program is not called with locks */
     ds__mem_lock_all(s->dev);
     ds__moom_walk(s);
     ds__moom_rank(s);
@@ -4343,7 +4851,8 @@ static int ds__moom_hint_cached(ds__mshortage *s) {
     char *out = s->hint;
     const size_t room = sizeof s->hint;
     if (s->pending >= s->wanted)
-        return snprintf(out, room, "%s are freed but wait for other streams; synchronise those, or say ds_mem_record_use right after their last use", DS__SIZE(s->pending));
+        return snprintf(out, room, "%s are freed but wait for other streams; synchronise those, or say ds_mem_record_use right after their last use",
+                        DS__SIZE(s->pending));
     if (s->pool_largest >= s->wanted && c->max_split_size <= s->pool_largest && s->wanted < c->max_split_size)
         return snprintf(out, room, "a free block of %s is not split because of max_split_size, %s", DS__SIZE(s->pool_largest), DS__SIZE(c->max_split_size));
     if (s->pool_largest >= s->wanted)
@@ -4366,8 +4875,12 @@ static void ds__moom_hint(ds__mshortage *s) {
     int pools = s->pool_limit && s->segment > s->pool_limit - (s->pool_reserved < s->pool_limit ? s->pool_reserved : s->pool_limit);
     int devices = s->limit && s->segment > s->limit - (s->reserved < s->limit ? s->reserved : s->limit);
     if (s->wanted >= (size_t)1 << 60) { snprintf(out, room, "no device has 2^60 bytes; the size looks like a negative number or an overflow"); return; }
+    if (ds__mtls.upstream_empty) { snprintf(out, room, "the pool's upstream gave no memory (NULL); what it knows is asked there"); return; }
     if (s->total && s->wanted > s->total) { snprintf(out, room, "the device is smaller than the request"); return; }
-    if (most && s->wanted > most) { snprintf(out, room, "the request is larger than the limit of %s; ds_mem_set_limit and ds_mem_set_fraction change it", DS__SIZE(most)); return; }
+    if (most && s->wanted > most) {
+        snprintf(out, room, "the request is larger than the limit of %s; ds_mem_set_limit and ds_mem_set_fraction change it", DS__SIZE(most));
+        return;
+    }
     if (s->pool_limit && s->wanted > s->pool_limit) { snprintf(out, room, "the request is larger than the pool's limit of %s", DS__SIZE(s->pool_limit)); return; }
     if (ds__moom_hint_cached(s)) return;
     if (pools) { snprintf(out, room, "only the pool's limit of %s is in the way; raise it, or free memory of the pool", DS__SIZE(s->pool_limit)); return; }
@@ -4464,17 +4977,17 @@ DSDEF const char *(ds_mem_last_report)(void) {
 
 /* At shutdown: blocks that were not freed, by owner. What belongs to a graph is not a leak. */
 static void ds__tell_leaks(ds__mdevice *dev) {
-    ds__mowners owners = { NULL, 0, { NULL, NULL, 0, 0, 0 } };
+    ds__mowners owners;
     ds__mowner o, *which;
     char name[80];
     if (ds__g.log_level < DS_LOG_WARNING) return;
-    owners.slot = ds__alloc(DS__OWNERS * sizeof *owners.slot);
+    ds__mowners_begin(&owners, ds__moom_count(dev));
     for (const ds__mpool *p = &dev->main; p; p = p->next)
         for (const ds__arena *a = p->name[0] ? NULL : p->arenas; a; a = a->next)
             for (const ds__segment *g = a->segments; g; g = g->next)
                 for (const ds__mblock *b = g->first; b; b = b->next)
                     if (b->state == DS_BLOCK_LIVE) ds__mowners_add(&owners, b);
-    while ((which = ds__mowners_next(&owners, &o))) {
+    for (int i = 0; i < 100 && (which = ds__mowners_next(&owners, &o)); i++) { /* whoever has more knows enough */
         ds__mowner_name(&owners, which, &o, name);
         ds__warn("%zu block%s of %s on %s:%d, %s, %s not freed", o.count, o.count == 1 ? "" : "s", name, ds__type_name(dev->device.type), dev->device.index,
                  DS__SIZE(o.bytes), o.count == 1 ? "was" : "were");
@@ -4506,6 +5019,7 @@ static struct {
     int on;
     size_t entries;
     unsigned actions;             /* that are recorded */
+    int64_t to_wall_ns;           /* from the monotonic clock to the time of day, once it is asked for: the same in all snapshots */
     struct { ds__mremark *first, *last; } remarks[DS_BACKEND_COUNT][DS__MAX_DEVICES];
     pthread_mutex_t watch;        /* of what follows */
     ds__mwatcher *watchers;
@@ -4535,6 +5049,7 @@ static ds__mevent *ds__history_swap(ds__mdevice *dev, ds__mevent *ring, size_t r
     ds__mevent *old = dev->history;
     dev->history = ring;
     dev->history_room = room;
+    dev->history_at = 0;
     atomic_store_explicit(&dev->history_count, 0, memory_order_relaxed);
     ds__lock_give(&dev->history_lock);
     return old;
@@ -4652,14 +5167,26 @@ DSDEF ds_result (ds_mem_annotate)(ds_device device, const char *text) {
 
 /* ---- observers ---- */
 
+/* Around code of the user's that may not call devstream: when it does it is told so, and the call that runs keeps its name and place. */
+typedef struct ds__guarded { int outer; const char *fn; ds_site site; } ds__guarded;
+static ds__guarded ds__guard(void) {
+    ds__guarded g = { ds__tls.in_callback, ds__tls.fn, ds__tls.site };
+    ds__tls.in_callback = 1;
+    return g;
+}
+static void ds__unguard(ds__guarded g) {
+    ds__tls.in_callback = g.outer;
+    ds__tls.fn = g.fn;
+    ds__tls.site = g.site;
+}
+
 static void ds__mem_tell(ds__mdevice *dev, const ds__mevent *e) {
     ds_mem_event event = { .action = (ds_mem_action)e->action, .address = e->address, .bytes = e->bytes, .stream = e->stream, .time_ns = e->time_ns,
                            .site = { e->file, (int)e->line }, .label = e->label, .pool = { e->pool } };
-    int outer = ds__tls.in_callback;
     pthread_mutex_lock(&ds__mh.watch);
-    ds__tls.in_callback = 1;
+    ds__guarded g = ds__guard();
     for (size_t i = 0; i < ds__mh.watcher_count; i++) ds__mh.watchers[i].fn(dev->device, &event, ds__mh.watchers[i].user);
-    ds__tls.in_callback = outer;
+    ds__unguard(g);
     pthread_mutex_unlock(&ds__mh.watch);
 }
 
@@ -4754,8 +5281,8 @@ typedef struct ds__snap {
     ds_mem_config config;
     size_t entries;               /* of the history */
     uint32_t nobody;              /* the name of a frame without a label */
-    uint64_t time_ns;             /* of the monotonic clock; and from that to the time of day */
-    int64_t to_wall_ns;
+    uint64_t time_ns;             /* of the monotonic clock */
+    int64_t to_wall_ns;           /* and from that to the time of day */
 } ds__snap;
 
 #define DS__SNAP_MORE(s, list, count, room) \
@@ -4826,7 +5353,7 @@ static uint64_t ds__frame_hash(ds__snap *s, uint32_t at) { return ds__hash_frame
 
 /* The number of a frame; 0: nothing is known, or no memory. */
 static uint32_t ds__snap_frame(ds__snap *s, const char *file, uint32_t line, const char *label) {
-    ds__sframe f = { ds__snap_known(s, file), file ? line : 0, ds__snap_known(s, label) };
+    ds__sframe f = { ds__snap_known(s, file), file ? line : 0, ds__snap_known(s, label && *label ? label : NULL) };
     if (!f.file && !f.name) return 0;
     uint32_t *slot = ds__snap_slot(s, &s->frame_index, s->frame_count, ds__hash_frame(&f), ds__frame_same, ds__frame_hash, &f);
     if (!slot || *slot) return slot ? *slot : 0;
@@ -4880,6 +5407,9 @@ static void ds__snap_history(ds__snap *s, ds__sdevice *d, ds__mdevice *dev) {
     d->count = n < have ? (size_t)n : have;
     for (size_t i = 0; i < d->count; i++) d->events[i] = dev->history[(n - d->count + i) % dev->history_room];
     ds__lock_give(&dev->history_lock);
+    uint64_t from = d->count ? d->events[0].time_ns : 0, from_ns = d->count ? ds__ticks_ns(from) : 0, to = d->count ? d->events[d->count - 1].time_ns : 0;
+    double scale = to > from ? (double)(ds__ticks_ns(to) - from_ns) / (double)(to - from) : 0; /* one for all, so that their order stays */
+    for (size_t i = 0; i < d->count; i++) d->events[i].time_ns = from_ns + (d->events[i].time_ns > from ? (uint64_t)((double)(d->events[i].time_ns - from) * scale) : 0);
 }
 
 /* Names what the events point to, and keeps those of one pool if one is asked for. `lock` is held: no annotation goes away. */
@@ -4893,7 +5423,11 @@ static void ds__snap_events(ds__snap *s, ds__sdevice *d, uint32_t number, uint64
         if (only && e.pool != only && e.action != DS_ACTION_ANNOTATION) continue;
         if (e.action == DS_ACTION_ANNOTATION) e.line = ds__snap_text(s, e.label);
         else e.line = ds__snap_frame(s, e.file, e.line, e.label);
-        e.pool = pool < s->pool_count ? pool : 0;
+        if (pool == s->pool_count) { /* it is no more */
+            if (!DS__SNAP_MORE(s, pools, pool_count, pool_room)) break;
+            s->pools[s->pool_count++] = (ds__spool){ .id = e.pool, .name = { 0, e.pool >> 32 }, .device = number };
+        }
+        e.pool = pool;
         d->events[kept++] = e;
     }
     d->count = kept;
@@ -4943,20 +5477,26 @@ static void ds__snap_free(ds__snap *s) {
     ds__release(s);
 }
 
+/* `lock` is held. */
+static int64_t ds__to_wall(void) {
+    struct timespec wall;
+    if (ds__mh.to_wall_ns) return ds__mh.to_wall_ns;
+    clock_gettime(0 /* CLOCK_REALTIME */, &wall);
+    return ds__mh.to_wall_ns = (int64_t)wall.tv_sec * 1000000000 + wall.tv_nsec - (int64_t)ds__now_ns();
+}
+
 /* Everything, or one pool's; NULL: no memory, and the sentence is set. CUDA's devices come first. */
 static ds__snap *ds__snap_collect(unsigned flags, const ds__mpool *only) {
-    struct timespec wall;
     int gpus = ds__type_count(DS_DEVICE_CUDA), all = gpus + ds__type_count(DS_DEVICE_CPU);
     ds__snap *s = ds__alloc(sizeof *s);
     if (s) { s->device_count = (uint32_t)all; s->devices = ds__alloc((size_t)(all ? all : 1) * sizeof *s->devices); }
     if (s && s->devices) {
-        clock_gettime(0 /* CLOCK_REALTIME */, &wall);
-        s->time_ns = ds__now_ns();
-        s->to_wall_ns = (int64_t)wall.tv_sec * 1000000000 + wall.tv_nsec - (int64_t)s->time_ns;
         pthread_mutex_lock(&ds__m.lock);
         s->config = ds__m.config;
         pthread_mutex_unlock(&ds__m.lock);
         pthread_mutex_lock(&ds__mh.lock);
+        s->time_ns = ds__now_ns();
+        s->to_wall_ns = ds__to_wall();
         s->entries = ds__mh.entries;
         s->nobody = ds__snap_text(s, "(no label)");
         for (int i = all; i-- > 0 && !s->broken; ) { /* the settings that remain are the first device's */
@@ -5012,10 +5552,9 @@ typedef struct ds__ink {
 } ds__ink;
 
 static void ds__ink_flush(ds__ink *k) {
-    int outer = ds__tls.in_callback;
-    ds__tls.in_callback = 1;
+    ds__guarded g = ds__guard();
     if (k->size && !k->stopped) k->stopped = k->write_fn(k->buffer, k->size, k->user);
-    ds__tls.in_callback = outer;
+    ds__unguard(g);
     k->size = 0;
 }
 static void ds__ink_bytes(ds__ink *k, const void *bytes, size_t size) {
@@ -5415,12 +5954,12 @@ static const char *const ds__page_head[] = {
     "canvas{display:block;width:100%}\n"
     "#box{position:relative;overflow-y:auto;max-height:560px}#box canvas{position:sticky;top:0}\n"
     "table{border-collapse:collapse;width:100%}\n"
-    "th,td{text-align:right;padding:3px 8px;border-bottom:1px solid var(--line);white-space:nowrap}\n"
+    "th,td{text-align:right;padding:3px 8px;border-bottom:1px solid var(--line)}\n"
     "th{color:var(--soft);font-weight:600;cursor:pointer}\n"
-    "th:first-child,td:first-child{text-align:left;white-space:normal;overflow-wrap:anywhere}\n"
+    "th:first-child,td:first-child{text-align:left;overflow-wrap:anywhere}\n"
     "tbody tr{cursor:pointer}tbody tr:hover,tr.on{background:var(--back)}\n"
-    "#tip{position:fixed;z-index:9;pointer-events:none;background:var(--card);border:1px solid var(--soft);border-radius:6px;padding:6px 10px;font-size:12p"
-    "x;white-space:pre-line;max-width:460px;display:none}\n"
+    "#tip{position:fixed;z-index:9;pointer-events:none;background:var(--card);border:1px solid var(--soft);padding:6px 10px;font-size:12px;white-space:pre-"
+    "line;max-width:460px;display:none}\n"
     ".bad{color:var(--bad)}\n"
     "</style></head>\n"
     "<body>\n"
@@ -5429,7 +5968,7 @@ static const char *const ds__page_head[] = {
     "<div id=tiles></div>\n"
     "<section id=ooms><h2 class=bad>Out of memory</h2><p></p><ul></ul></section>\n"
     "<section><header><h2>Memory over time</h2><label>Scale <select id=scale><option value=1>time<option value=0>events</select></label></header>\n"
-    "<p id=about></p><div id=legend></div><canvas id=time height=260 role=img aria-label='Allocated memory by owner over time'></canvas></section>\n"
+    "<p id=about></p><div id=legend></div><canvas id=time height=260 role=img aria-label='Memory by owner over time'></canvas></section>\n"
     "<section><h2>Segments</h2><p>A bar is one stretch of memory reserved from the device, from its first address to its last, drawn at full width whatever"
     " its size; one with many blocks goes on in the next lines. Colours are owners, as above; <i style='background:var(--free);border:1px solid var(--line)"
     "'></i>is free memory in the cache; <i id=striped></i>was freed, but another stream is not past it yet. Point at a block to read it, click to see all o"
@@ -5449,19 +5988,19 @@ static const char *const ds__page_code[] = {
     "const D = JSON.parse(document.getElementById('data').textContent), $ = id => document.getElementById(id);\n"
     "const COLOURS = ['#4f7bd0', '#e08b2d', '#3fa06c', '#c9524f', '#8c66c8', '#2e9fb5', '#c8a424', '#d2699f', '#7d8f35', '#a06f50'];\n"
     "const TOP = COLOURS.length, ALLOC = 0, FREE = 1, DONE = 2, OOM = 8, NOTE = 9;\n"
-    "const el = (tag, text, more) => Object.assign(document.createElement(tag), {textContent: text}, more);\n"
-    "const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();\n"
+    "const el = (tag, text = '', more) => Object.assign(document.createElement(tag), {textContent: text}, more);\n"
+    "const css = name => getComputedStyle(document.body).getPropertyValue(name).trim();\n"
     "const size = n => {\n"
       "let u = 0, v = abs(n);\n"
       "while (v >= 1024 && u < 5) { v /= 1024; u++; }\n"
-      "return (n < 0 ? '-' : '') + (u ? v.toFixed(v < 99.95 ? 1 : 0) : v) + ' ' + ['B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB'][u];\n"
+      "return (n < 0 ? '-' : '') + (u ? v.toFixed(v < 99.95 ? 1 : 0) : v) + ' ' + ' KMGTP'[u].trim() + (u ? 'iB' : 'B');\n"
     "};\n"
     "const span = us => us < 1e3 ? us.toFixed(0) + (us ? ' us' : '') : us < 1e6 ? (us / 1e3).toFixed(1) + ' ms' : us < 6e8 ? (us / 1e6).toFixed(2) + ' s' :"
     " (us / 6e7).toFixed(1) + ' min';\n"
     "const part = (a, b) => b ? (100 * a / b).toFixed(a && a < b / 100 ? 1 : 0) + ' %' : '-';\n"
     "const many = n => n.toLocaleString('en'), plural = (n, what) => many(n) + ' ' + what + (n === 1 ? '' : 's');\n"
     "\n"
-    "/* Owners: a label, else the line that allocated. */\n"
+    /* Owners: a label, else the line that allocated. */
     "const owners = [], ownerOf = [], site = f => D.frames[3 * f] ? D.texts[D.frames[3 * f]] + ':' + D.frames[3 * f + 1] : '';\n"
     "{\n"
       "const known = new Map();\n"
@@ -5474,10 +6013,10 @@ static const char *const ds__page_code[] = {
     "const starts = new Float64Array(D.blocks.length / 4);\n"
     "let M, chosen = -1, wanted = '', sortBy = 1, cols = null;\n"
     "\n"
-    "/* Everything about one device. What is there now, less what the history allocated, was there before it. */\n"
+    /* Everything about one device. What is there now, less what the history allocated, was there before it. */
     "function load(d) {\n"
       "const v = D.devices[d], E = v.events, n = E.length / 5;\n"
-      "M = {v, E, n, segments: [], reserved: 0, live: 0, pending: 0, free: 0, largest: 0, blocks: 0, peak: 0, ooms: []};\n"
+      "M = {v, E, n, segments: [], reserved: 0, live: 0, pending: 0, free: 0, largest: 0, blocks: 0, ooms: [], notes: []};\n"
       "for (const o of owners) Object.assign(o, {live: 0, blocks: 0, atPeak: 0, most: 0, count: 0, first: 0, churn: 0, rank: TOP});\n"
       "for (let i = 0; i < D.segments.length; i += 9) {\n"
         "const [dev, addr, bytes, stream, kind, growing, pool, first, count] = D.segments.slice(i, i + 9);\n"
@@ -5514,8 +6053,13 @@ static const char *const ds__page_code[] = {
           "if (delta > high) { high = delta; peakAt = i; }\n"
         "} else if (a >= 3 && a <= 6) grown += a % 2 ? bytes : -bytes;\n"
         "else if (a === OOM) M.ooms.push(i);\n"
+        "else if (a === NOTE) M.notes.push(i);\n"
       "}\n"
-      "for (const o of owners) { o.first = max(0, o.live - o.now); o.most = o.first + o.top; o.atPeak = o.first; }\n",
+      "for (const o of owners) { o.first = max(0, o.live - o.now); o.most = o.first + o.top; o.atPeak = o.first; }\n"
+      "const middle = M.times[n >> 1] / time;\n"
+      /* Most of it in a short time is seen better by events. */
+      "$('scale').value = middle < 0.1 || middle > 0.9 ? 0 : 1;\n"
+      "M.marks = M.ooms.concat(M.notes);\n",
       "M.before = max(0, total - delta);\n"
       "M.reservedBefore = max(0, M.reserved - grown);\n"
       "M.peak = M.before + high;\n"
@@ -5524,7 +6068,8 @@ static const char *const ds__page_code[] = {
         "if (a === ALLOC || a === M.freed) owners[ownerOf[E[5 * i + 3]]].atPeak += a === ALLOC ? E[5 * i + 2] : -E[5 * i + 2];\n"
       "}\n"
       "M.ranked = owners.filter(o => o.live || o.most).sort((x, y) => max(y.atPeak, y.live) - max(x.atPeak, x.live) || y.most - x.most);\n"
-      "M.top = M.ranked.slice(0, TOP).sort((x, y) => x.churn / x.most - y.churn / y.most); /* what does not change lies at the bottom */\n"
+      /* What does not change lies at the bottom. */
+      "M.top = M.ranked.slice(0, TOP).sort((x, y) => x.churn / x.most - y.churn / y.most);\n"
       "M.top.forEach((o, i) => { o.rank = i; });\n"
     "}\n"
     "\n"
@@ -5542,7 +6087,7 @@ static const char *const ds__page_code[] = {
       "return [g, w];\n"
     "}\n"
     "\n"
-    "/* One column per pixel: the state at the moment within it when most was allocated, so that no peak is lost. */\n"
+    /* One column per pixel: the state at the moment within it when most was allocated, so that no peak is lost. */
     "function columns(w) {\n"
       "const E = M.E, K = TOP + 1, end = M.times[M.n - 1] || 1, byTime = +$('scale').value;\n"
       "cols = {w, end, byTime, now: new Float64Array(w * K), total: new Float64Array(w), reserved: new Float64Array(w)};\n"
@@ -5570,7 +6115,7 @@ static const char *const ds__page_code[] = {
     "function drawTime() {\n"
       "const H = 260, base = H - 20, [g, all] = pen($('time'), H), w = max(10, floor(all - LEFT - 6));\n"
       "columns(w);\n"
-      "const soft = css('--soft'), most = max(1, ...cols.reserved, ...cols.total), K = TOP + 1;\n"
+      "const soft = css('--soft'), every = chosen < 0 && !wanted, most = max(1, ...(every ? cols.reserved : []), ...cols.total), K = TOP + 1;\n"
       "const step = 2 ** ceil(log2(most / 4));\n"
       "const y = v => base - (base - 22) * v / most;\n"
       "g.fillStyle = soft;\n"
@@ -5591,7 +6136,7 @@ static const char *const ds__page_code[] = {
       "g.strokeStyle = css('--text');\n"
       "g.setLineDash([5, 3]);\n"
       "g.beginPath();\n"
-      "for (let c = 0; c < w; c++) g.lineTo(LEFT + c + 0.5, y(cols.reserved[c]));\n"
+      "for (let c = 0; every && c < w; c++) g.lineTo(LEFT + c + 0.5, y(cols.reserved[c]));\n"
       "g.stroke();\n"
       "g.setLineDash([]);\n"
       "g.fillStyle = soft;\n"
@@ -5599,19 +6144,18 @@ static const char *const ds__page_code[] = {
         "g.textAlign = i === 4 ? 'right' : i ? 'center' : 'left';\n"
         "g.fillText(!M.n ? '' : cols.byTime ? span(cols.end * i / 4) : many(round(M.n * i / 4)), LEFT + w * i / 4, H - 7);\n"
       "}\n"
-      "let free = -1e9;\n"
-      "for (let i = 0; i < M.n; i++) {\n"
+      "const taken = [];\n"
+      "for (const i of M.marks) {\n"
         "const a = M.E[5 * i];\n"
-        "if (a !== OOM && a !== NOTE) continue;\n"
         "const at = LEFT + min(w - 1, place(i)), text = a === OOM ? 'out of memory' : D.texts[M.E[5 * i + 3]], wide = g.measureText(text).width;\n"
         "g.fillStyle = a === OOM ? css('--bad') : soft;\n"
-        "g.fillRect(at, 16, a === OOM ? 1.5 : 0.5, base - 16);\n",
+        "g.fillRect(at, 16, a === OOM ? 1.5 : 0.5, base - 16);\n"
         "if (a === OOM) { g.beginPath(); g.moveTo(at - 5, 10); g.lineTo(at + 5, 10); g.lineTo(at, 18); g.fill(); }\n"
-        "const to = min(at + 7, LEFT + w - wide);\n"
-        "if (to < free || wide > 200) continue;\n"
+        "const to = at + 7 + wide > LEFT + w ? at - wide - 8 : at + 7;\n",
+        "if (wide > 200 || taken.some(([l, r]) => l < to + wide && to < r)) continue;\n"
         "g.textAlign = 'left';\n"
         "g.fillText(text, to, 9);\n"
-        "free = to + wide + 8;\n"
+        "taken.push([to, to + wide + 8]);\n"
       "}\n"
     "}\n"
     "\n"
@@ -5621,7 +6165,7 @@ static const char *const ds__page_code[] = {
       "M.segments.forEach((s, i) => { for (let l = 0; l < s.lines; l++) M.lines.push([i, l]); });\n"
       "$('space').style.height = max(0, M.lines.length * ROW - min(560, M.lines.length * ROW)) + 'px';\n"
     "}\n"
-    "/* The first block of a segment that ends after an offset. */\n"
+    /* The first block of a segment that ends after an offset. */
     "function blockAt(s, offset) {\n"
       "let low = s.first, high = s.first + s.count - 1;\n"
       "while (low < high) {\n"
@@ -5674,7 +6218,7 @@ static const char *const ds__page_code[] = {
     "\n"
     "function tiles() {\n"
       "const box = $('tiles'), v = M.v, scattered = M.free ? 1 - M.largest / M.free : 0;\n"
-      "const tile = (value, what) => { const t = el('div', ''); t.append(el('b', value), el('span', what)); box.append(t); };\n"
+      "const tile = (value, what) => { const t = el('div'); t.append(el('b', value), el('span', what)); box.append(t); };\n"
       "box.textContent = '';\n"
       "tile(size(M.reserved), 'reserved from ' + size(v.total) + (v.limit ? ', limit ' + size(v.limit) : ''));\n"
       "tile(size(M.live), 'allocated, in ' + plural(M.blocks, 'block'));\n"
@@ -5690,17 +6234,17 @@ static const char *const ds__page_code[] = {
         ": 'No history was recorded: call ds_mem_history_start before the allocations. What is allocated now:';\n"
       "$('ooms').style.display = M.ooms.length ? '' : 'none';\n"
       "$('ooms').querySelector('p').textContent = plural(M.ooms.length, 'allocation') + ' failed:';\n"
-      "const list = $('ooms').querySelector('ul');\n",
+      "const list = $('ooms').querySelector('ul');\n"
       "list.textContent = '';\n"
       "for (const i of M.ooms.slice(-10)) {\n"
-        "const f = M.E[5 * i + 3], name = D.texts[D.frames[3 * f + 2]];\n"
+        "const f = M.E[5 * i + 3], name = D.texts[D.frames[3 * f + 2]];\n",
         "list.append(el('li', size(M.E[5 * i + 2]) + ' at ' + (site(f) || 'an unknown place') + (name ? ' for ' + name : '') + ', ' + span(M.times[i]) + ' afte"
         "r the start of the history; the device had ' + size(M.E[5 * i + 1]) + ' free' + (v.limit ? ', the limit is ' + size(v.limit) : '')));\n"
       "}\n"
     "}\n"
     "\n"
     "const choose = o => { chosen = chosen === o ? -1 : o; draw(); };\n"
-    "const swatch = o => { const i = el('i', ''); i.style.background = colour(o); return i; };\n"
+    "const swatch = o => { const i = el('i'); i.style.background = colour(o); return i; };\n"
     "function legend() {\n"
       "const box = $('legend');\n"
       "box.textContent = '';\n"
@@ -5709,13 +6253,17 @@ static const char *const ds__page_code[] = {
         "b.append(swatch(o), o.name);\n"
         "box.append(b);\n"
       "});\n"
-      "if (M.ranked.length > TOP) box.append(swatch({}), plural(M.ranked.length - TOP, 'other'));\n"
+      "if (M.ranked.length > TOP) {\n"
+        "const b = el('button', plural(M.ranked.length - TOP, 'other'), {disabled: true});\n"
+        "b.prepend(swatch({}));\n"
+        "box.append(b);\n"
+      "}\n"
     "}\n"
     "function table() {\n"
       "const heads = [['Owner', o => o.name], ['Now', o => o.live, size], ['Blocks', o => o.blocks], ['Share', o => o.live / M.live, x => part(x, 1)], ['At t"
       "he peak', o => o.atPeak, size], ['At most', o => o.most, size], ['Allocations', o => o.count]]\n"
         ".filter((h, i) => M.n || i < 4);\n"
-      "const row = el('tr', ''), rows = $('rows'), f = (heads[sortBy] || heads[1])[1];\n"
+      "const row = el('tr'), rows = $('rows'), f = (heads[sortBy] || heads[1])[1];\n"
       "heads.forEach((h, i) => row.append(el('th', h[0] + (i === sortBy ? ' \\u25be' : ''), {onclick: () => { sortBy = i; table(); }})));\n"
       "document.querySelector('thead').replaceChildren(row);\n"
       "rows.textContent = '';\n"
@@ -5723,7 +6271,7 @@ static const char *const ds__page_code[] = {
       "for (const o of list.slice(0, 100)) {\n"
         "const k = owners.indexOf(o), tr = el('tr', '', {onclick: () => choose(k), className: k === chosen ? 'on' : ''});\n"
         "heads.forEach((h, i) => {\n"
-          "const td = el('td', '');\n"
+          "const td = el('td');\n"
           "td.append(i ? '' : swatch(o), h[2] ? h[2](h[1](o)) : many(h[1](o)));\n"
           "tr.append(td);\n"
         "});\n"
@@ -5759,8 +6307,8 @@ static const char *const ds__page_code[] = {
       "if (!h) return tip(e);\n"
       "const [s, b] = h, [w, asked, state, f] = D.blocks.slice(4 * b, 4 * b + 4);\n"
       "tip(e, (state ? owners[ownerOf[f]].name + '\\n' : '') + size(w) + ['  free', '  allocated', '  pending: freed, another stream is not past it'][state] +\n"
-        "(state && w > asked ? ' (' + size(asked) + ' requested)' : '') + (state && site(f) ? '\\n' + site(f) : '') + '\\nat 0x' + (s.addr + starts[b]).toString("
-        "16) +\n"
+        "(state && size(w) !== size(asked) ? ' (' + size(asked) + ' requested)' : '') + (state && site(f) ? '\\n' + site(f) : '') + '\\nat 0x' + (s.addr + starts"
+        "[b]).toString(16) +\n"
         "', stream ' + s.stream + '\\nin a ' + (s.growing ? 'growing ' : '') + 'segment of ' + size(s.bytes) + (s.kind ? '' : ' for small blocks'));\n"
     "};\n"
     "$('map').onclick = e => {\n"
@@ -5769,17 +6317,16 @@ static const char *const ds__page_code[] = {
     "};\n"
     "$('time').onmousemove = e => {\n"
       "const c = floor(e.clientX - $('time').getBoundingClientRect().left - LEFT), K = TOP + 1;\n"
-      "if (!M.n || c < 0 || c >= cols.w) return tip(e);\n",
+      "if (!M.n || c < 0 || c >= cols.w) return tip(e);\n"
       "let text = (cols.byTime ? span(cols.end * c / cols.w) : 'event ' + round(M.n * c / cols.w)) + '\\n' + size(cols.total[c]) + ' allocated, ' + size(cols."
-      "reserved[c]) + ' reserved';\n"
+      "reserved[c]) + ' reserved';\n",
       "for (let k = 0; k < K; k++) {\n"
         "const n = cols.now[c * K + k];\n"
         "if (n > cols.total[c] / 50) text += '\\n' + size(n) + '  ' + (M.top[k] || {name: 'others'}).name;\n"
       "}\n"
-      "for (let i = 0; i < M.n; i++) {\n"
+      "for (const i of M.marks) {\n"
         "const a = M.E[5 * i];\n"
-        "if ((a === OOM || a === NOTE) && abs(place(i) - c) < 4) text += '\\n' + (a === OOM ? 'out of memory: ' + size(M.E[5 * i + 2]) : D.texts[M.E[5 * i + 3]]"
-        ");\n"
+        "if (abs(place(i) - c) < 4) text += '\\n' + (a === OOM ? 'out of memory: ' + size(M.E[5 * i + 2]) : D.texts[M.E[5 * i + 3]]);\n"
       "}\n"
       "tip(e, text);\n"
     "};\n"
@@ -5862,22 +6409,21 @@ static ds_result ds__each_block(ds__mdevice *dev, ds_mem_block_fn fn, void *user
     size_t count = 0, n = 0;
     for (ds__mpool *p = &dev->main; p; p = p->next)
         for (ds__arena *a = p->arenas; a; a = a->next)
-            for (ds__segment *g = a->segments; g; g = g->next) count++;
+            for (ds__segment *i = a->segments; i; i = i->next) count++;
     ds__segment **sorted = ds__alloc((count + 1) * sizeof *sorted);
     if (!sorted) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to sort %zu segments", count);
     for (ds__mpool *p = &dev->main; p; p = p->next)
         for (ds__arena *a = p->arenas; a; a = a->next)
-            for (ds__segment *g = a->segments; g; g = g->next) sorted[n++] = g;
+            for (ds__segment *i = a->segments; i; i = i->next) sorted[n++] = i;
     qsort(sorted, n, sizeof *sorted, ds__segment_order);
-    int outer = ds__tls.in_callback;
-    ds__tls.in_callback = 1;
+    ds__guarded g = ds__guard();
     for (size_t i = 0; i < n; i++)
         for (ds__mblock *b = sorted[i]->first; b; b = b->next) {
             ds_mem_block block;
             ds__describe(atomic_load(&sorted[i]->arena), b, &block);
             fn(&block, user);
         }
-    ds__tls.in_callback = outer;
+    ds__unguard(g);
     ds__release(sorted);
     return DS_OK;
 }
@@ -5886,7 +6432,7 @@ DSDEF ds_result (ds_mem_each_block)(ds_device device, ds_mem_block_fn fn, void *
     ds__mdevice *dev = NULL;
     DS__ENTER("ds_mem_each_block");
     DS__REQUIRE(fn, "fn is NULL");
-    ds_result r = ds__mem_used(device, &dev);
+    ds_result r = ds__mem_asked(device, &dev);
     if (!dev) return r;
     ds__mem_lock_all(dev);
     r = ds__each_block(dev, fn, user);
@@ -5895,21 +6441,1771 @@ DSDEF ds_result (ds_mem_each_block)(ds_device device, ds_mem_block_fn fn, void *
 }
 
 /* ---- >>pinned memory ----------------------------------------------------------------------------------------------- */
-static void ds__pinned_shutdown(void) {} /* STUB */
+
+/* Policy.
+    1. The host is a device of the engine's with one pool and two arenas: for blocks below 4 KiB, and for those of whole pages. They
+       belong to no stream.
+    2. The program may use a block at once, so one that streams used is pending until their events are done. Allocations ask for that when nothing
+       else fits, frees and open captures never do, and nobody waits.
+    3. What a capture used stays pending until the last graph that has it is gone.
+    4. Requests of up to a quarter of pinned_reserve_segment_size share segments of that size, larger ones have one of their own. Both are
+       split and merged.
+    5. What pinned_max_round_threshold rounds up takes blocks of exactly that size, and without pinned_reserve_segment_size has
+       a segment of its own, as in torch.
+    6. `count` is the innermost lock but the registry's: with it, and the arena's, blocks change hands. So all counts are exact. */
+
+#define DS__HOST_PAGE ((size_t)4096)
+
+/* The graphs that a capture makes: owned by them and by the uses. */
+struct ds__hold { _Atomic int owners, gone; };
+
+typedef struct ds__clock { int64_t total, max, min, count; } ds__clock; /* ns; min 0: none yet */
+
+static struct {
+    pthread_mutex_t lock;         /* of the first use, and of `config` */
+    ds__mdevice *_Atomic dev;
+    ds__arena *arena[2];          /* below 4 KiB; pages */
+    ds_mem_config config;         /* as it was set last */
+    int configured;
+    _Atomic size_t round_threshold, max_cached, segment_size, limit; /* from it */
+    _Atomic int registers, polls, debug;
+    _Atomic unsigned threads;
+    ds__lock count;
+    ds__lock clock_lock;
+    ds__clock made, ended;
+} ds__host = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+/* The locked configuration counts from now on. */
+static void ds__pinned_apply(const ds_mem_config *c) {
+    ds__host.config = *c;
+    ds__host.configured = 1;
+    atomic_store(&ds__host.round_threshold, c->pinned_max_round_threshold);
+    atomic_store(&ds__host.max_cached, c->pinned_max_cached_size);
+    atomic_store(&ds__host.segment_size, c->pinned_reserve_segment_size);
+    atomic_store(&ds__host.registers, c->pinned_use_cuda_host_register);
+    atomic_store(&ds__host.threads, c->pinned_num_register_threads);
+    atomic_store(&ds__host.polls, c->poll_on_alloc);
+    atomic_store(&ds__host.debug, c->debug);
+}
+static ds_mem_config ds__usual_config(void) {
+    pthread_mutex_lock(&ds__m.lock);
+    ds_mem_config c = ds__m.config;
+    pthread_mutex_unlock(&ds__m.lock);
+    return c;
+}
+/* A configuration, or what a text (which was read once already) makes of the one that is there, has been set. */
+static void ds__pinned_configure(const ds_mem_config *config, const char *text) {
+    pthread_mutex_lock(&ds__host.lock);
+    ds_mem_config c = config ? *config : ds__host.configured ? ds__host.config : ds__usual_config();
+    if (config || ds__mconfig_read(text, &c) == DS_OK) ds__pinned_apply(&c);
+    pthread_mutex_unlock(&ds__host.lock);
+}
+
+static ds__arena *ds__host_arena(ds__mdevice *dev) {
+    ds__arena *a = ds__mkeep(sizeof *a);
+    if (!a) return NULL;
+    pthread_mutex_init(&a->grow, NULL);
+    a->pool = &dev->main;
+    a->dev = dev;
+    a->stream_id = UINT64_MAX;
+    ds__arena_apply(a);
+    a->exact = a->slow = 1;
+    a->next = dev->main.arenas;
+    dev->main.arenas = a;
+    return a;
+}
+
+/* The host's memory if it was used; NULL: it was not. */
+static ds__mdevice *ds__pinned_used(void) { return atomic_load_explicit(&ds__host.dev, memory_order_acquire); }
+
+/* The host's memory, made at its first use. NULL: no memory, and the sentence is set. */
+static ds__mdevice *ds__pinned_device(void) {
+    ds__mdevice *dev = ds__pinned_used();
+    if (DS__LIKELY(dev != NULL)) return dev;
+    if (ds__mem_setup() < 0) return NULL;
+    pthread_mutex_lock(&ds__host.lock);
+    if (!ds__host.configured) {
+        ds_mem_config usual = ds__usual_config();
+        ds__pinned_apply(&usual);
+    }
+    dev = ds__pinned_used();
+    if (!dev && (dev = ds__mkeep(sizeof *dev)) != NULL) {
+        ds_mem_config c = (ds_mem_config_default)();
+        c.single_pool = 1; /* segments are as large as they are asked for */
+        c.segment_growth = 0;
+        c.expandable_segments = 0;
+        pthread_mutex_init(&dev->lock, NULL);
+        dev->device.type = DS_DEVICE_HOST;
+        dev->total = ds__os_memory();
+        dev->main.dev = dev;
+        dev->main.owners = 1;
+        ds__mpool_apply(&dev->main, &c);
+        atomic_store(&dev->limit, atomic_load(&ds__host.limit));
+        if ((ds__host.arena[0] = ds__host_arena(dev)) && (ds__host.arena[1] = ds__host_arena(dev)))
+            atomic_store_explicit(&ds__host.dev, dev, memory_order_release);
+        else dev = NULL;
+    }
+    pthread_mutex_unlock(&ds__host.lock);
+    if (!dev) ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the allocator of pinned memory");
+    return dev;
+}
+
+/* ---- where it comes from ---- */
+
+static void ds__clock_add(ds__clock *c, uint64_t since) {
+    int64_t ns = (int64_t)(ds__now_ns() - since);
+    ds__lock_take(&ds__host.clock_lock);
+    if (!c->min || ns < c->min) c->min = ns ? ns : 1;
+    if (ns > c->max) c->max = ns;
+    c->total += ns;
+    c->count++;
+    ds__lock_give(&ds__host.clock_lock);
+}
+
+/* Writing to each page makes the system give it memory, which registering would do one page after the other. */
+typedef struct ds__touched { char *from, *to; } ds__touched;
+static void *ds__touch(void *range) {
+    const ds__touched *t = range;
+    for (volatile char *at = t->from; at < t->to; at += DS__HOST_PAGE) *at = 0;
+    return NULL;
+}
+static void *ds__touch_thread(void *range) {
+    ds__os_block_signals();
+    return ds__touch(range);
+}
+static void ds__touch_all(char *ptr, size_t size, unsigned threads) {
+    pthread_t thread[128];
+    ds__touched part[128];
+    unsigned n = size / DS__MIB < threads ? (unsigned)(size / DS__MIB) : threads, started = 0; /* each has a MiB at least */
+    if (n < 1) n = 1;
+    size_t step = (size / n + DS__HOST_PAGE - 1) & ~(DS__HOST_PAGE - 1);
+    for (unsigned i = 0; i < n; i++) {
+        size_t from = i * step < size ? i * step : size, to = from + step < size ? from + step : size;
+        part[i] = (ds__touched){ ptr + from, ptr + to };
+    }
+    while (started + 1 < n && pthread_create(&thread[started], NULL, ds__touch_thread, &part[started]) == 0) started++;
+    for (unsigned i = started; i < n; i++) ds__touch(&part[i]);
+    while (started) pthread_join(thread[--started], NULL);
+}
+
+/* Ordinary memory that is registered. */
+static ds_result ds__registered_alloc(size_t size, void **out) {
+    int b = ds__host_backend();
+    if (!ds__g.driver[b]) return ds__fail(DS_ERR_NO_DEVICE, "no driver is available; see ds_backend_report");
+    size_t whole = (size + DS__HOST_PAGE - 1) & ~(DS__HOST_PAGE - 1);
+    ds__found f;
+    char *ptr = aligned_alloc(DS__HOST_PAGE, whole);
+    if (!ptr) return ds__fail(DS_ERR_OUT_OF_MEMORY, "the system has no %zu bytes", size);
+    ds__touch_all(ptr, whole, atomic_load(&ds__host.threads));
+    ds_result r = ds__range_add(ptr, size, DS_MEMORY_REGISTERED | DS__HELD_SEGMENT, b, 0);
+    if (r < 0) r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of %zu bytes", size);
+    else {
+        ds__tls.quiet++;
+        r = ds__g.driver[b]->host_register(ptr, size);
+        ds__tls.quiet--;
+        if (r < 0) (void)ds__range_remove(ptr, DS_MEMORY_REGISTERED | DS__HELD_SEGMENT, &f);
+    }
+    if (r < 0) free(ptr); else *out = ptr;
+    return r;
+}
+
+static ds_result ds__pinned_source_alloc(size_t size, int *out_source, void **out) {
+    int registers = atomic_load(&ds__host.registers);
+    uint64_t since = ds__now_ns();
+    *out = NULL;
+    *out_source = registers ? DS__FROM_REGISTERED : DS__FROM_PINNED;
+    ds_result r = registers ? ds__registered_alloc(size, out) : ds__pinned_segment_alloc(size, out);
+    if (r == DS_OK) ds__clock_add(&ds__host.made, since);
+    return r;
+}
+/* Nobody uses the memory, so nothing is waited for; it is gone whatever the driver says. */
+static ds_result ds__pinned_source_free(const ds__segment *s) {
+    uint64_t since = ds__now_ns();
+    ds__tls.mute++;
+    if (s->source == DS__FROM_REGISTERED) {
+        DS_IGNORE(ds__segment_end(s->base, DS_MEMORY_REGISTERED, 1));
+        free(s->base);
+    } else {
+        DS_IGNORE(ds__pinned_segment_free(s->base, s->size, 1));
+    }
+    ds__tls.mute--;
+    ds__clock_add(&ds__host.ended, since);
+    return DS_OK;
+}
+
+/* ---- blocks ---- */
+
+static void ds__hold_drop(ds__hold *h) { if (h && atomic_fetch_sub(&h->owners, 1) == 1) ds__release(h); }
+static ds_result ds__hold_make(uint64_t capture, void *user, void **out) {
+    ds__hold *h = ds__alloc(sizeof *h);
+    (void)capture;
+    (void)user;
+    if (!h) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to note a use");
+    atomic_store(&h->owners, 1);
+    *out = h;
+    return DS_OK;
+}
+/* The last graph is gone. Any thread, no call of devstream. */
+static void ds__hold_release(void *user) {
+    ds__hold *h = user;
+    atomic_store(&h->gone, 1);
+    ds__hold_drop(h);
+}
+
+/* The arena and the counts. */
+static void ds__host_lock(ds__arena *a) {
+    ds__arena_lock(a);
+    ds__lock_take(&ds__host.count);
+}
+static void ds__host_unlock(ds__arena *a) {
+    ds__lock_give(&ds__host.count);
+    ds__arena_unlock(a);
+}
+
+/* What a block was is free, and one with its neighbours. The segment that is to be given back, if there is one. All is locked. */
+static ds__segment *ds__pinned_settle(ds__arena *a, ds__mblock *b) {
+    size_t size = b->size;
+    b = ds__merge_in(a, b);
+    if (DS__LIKELY(size <= atomic_load_explicit(&ds__host.max_cached, memory_order_relaxed)) || ds__is_split(b) || ds__captures_open()) return NULL;
+    ds__bin_out(a, b);
+    b->quiet = 1;
+    return b->seg;
+}
+
+static int ds__pinned_done(const ds__muse *u) {
+    for (; u; u = u->next)
+        if (u->hold ? !atomic_load(&u->hold->gone) : ds__event_ask(u->event) == DS_NOT_READY) return 0;
+    return 1;
+}
+/* Locked. */
+static void ds__pinned_uses_end(ds__arena *a, ds__mblock *b) {
+    for (ds__muse *u = b->uses; u; u = u->next) { ds__hold_drop(u->hold); u->hold = NULL; }
+    ds__muses_drop(a, b->uses);
+    b->uses = NULL;
+}
+
+/* Frees the pending blocks whose uses are done, the oldest first, until `patience` were not: those come last next time. Nothing is locked. */
+static size_t ds__pinned_poll(ds__arena *a, size_t patience) {
+    ds__mblock *list[DS__POLLS];
+    ds__segment *over[DS__POLLS];
+    uint8_t done[DS__POLLS];
+    size_t freed = 0, left = 0;
+    ds__arena_lock(a);
+    for (const ds__mblock *b = a->pending; b; b = b->list_next) left++;
+    ds__arena_unlock(a);
+    while (left > 0 && patience > 0) {
+        size_t n = 0, most = left < DS__POLLS ? left : DS__POLLS, given = 0;
+        ds__arena_lock(a);
+        for (ds__mblock *b = a->pending; b && n < most; b = b->list_next)
+            if (!b->quiet) { b->quiet = 1; list[n++] = b; }
+        ds__arena_unlock(a);
+        if (n == 0) break;
+        for (size_t i = 0; i < n; i++) {
+            done[i] = patience > 0 && ds__pinned_done(list[i]->uses);
+            if (!done[i] && patience > 0) patience--;
+        }
+        ds__host_lock(a);
+        for (size_t i = 0; i < n; i++) {
+            ds__mblock *b = list[i];
+            b->quiet = 0;
+            ds__pending_out(a, b);
+            if (!done[i]) { ds__pending_in(a, b); continue; }
+            ds__pinned_uses_end(a, b);
+            ds__count_done(a, b->seg->kind, (int64_t)b->size, (int64_t)b->asked);
+            if ((over[given] = ds__pinned_settle(a, b)) != NULL) given++;
+            freed++;
+        }
+        ds__host_unlock(a);
+        while (given) DS_IGNORE(ds__segment_return(a, over[--given]));
+        left -= n;
+    }
+    return freed;
+}
+
+/* One request. */
+typedef struct ds__pinned_wish {
+    ds__arena *a;
+    int kind, exact;
+    size_t size, segment, asked;
+    void *ptr; /* found */
+} ds__pinned_wish;
+
+/* What a request needs, as the configuration stands. size is below 2^60. */
+static ds__pinned_wish ds__pinned_want(size_t asked) {
+    size_t segment = atomic_load_explicit(&ds__host.segment_size, memory_order_relaxed), share = segment ? segment : DS__MIB;
+    ds__pinned_wish q = { NULL, DS__LARGE, 0, asked < DS__UNIT ? DS__UNIT : asked, 0, asked, NULL };
+    if (asked <= atomic_load_explicit(&ds__host.round_threshold, memory_order_relaxed)) {
+        if (q.size & (q.size - 1)) q.size = (size_t)2 << (63 - __builtin_clzll(q.size));
+        q.exact = !segment;
+    } else {
+        size_t unit = asked < DS__HOST_PAGE ? DS__UNIT : DS__HOST_PAGE;
+        q.size = (q.size + unit - 1) & ~(unit - 1);
+    }
+    if (q.size <= share / 4) q.kind = DS__SMALL;
+    q.segment = q.exact || q.kind == DS__LARGE ? q.size : share;
+    q.a = ds__host.arena[q.size >= DS__HOST_PAGE];
+    return q;
+}
+
+/* Takes a free block. */
+static int ds__pinned_take(ds__pinned_wish *q) {
+    ds__arena *a = q->a;
+    ds__mblock *b = NULL;
+    ds__host_lock(a);
+    if (q->exact) {
+        for (b = a->bins[q->kind].head[ds__bin(q->size)]; b && b->size != q->size; ) b = b->list_next;
+        if (b) { ds__bin_out(a, b); ds__bin_in(a, b, 0); } /* to the front, where it is found */
+    }
+    if (!q->exact || b) b = ds__take(a, q->kind, q->size, q->asked);
+    if (b) q->ptr = b->ptr;
+    ds__host_unlock(a);
+    return b != NULL;
+}
+
+static ds_result ds__pinned_grow(ds__pinned_wish *q) {
+    ds_result r = DS_OK;
+    pthread_mutex_lock(&q->a->grow);
+    if (!ds__pinned_take(q)) { /* no other thread was faster */
+        r = ds__grow_plain(q->a, q->kind, q->segment);
+        if (ds__is_shortage(r) && q->segment > q->size) r = ds__grow_plain(q->a, q->kind, q->size);
+    }
+    pthread_mutex_unlock(&q->a->grow);
+    return r;
+}
+
+static size_t ds__pinned_flush(void) {
+    size_t done = 0;
+    for (int i = 0; i < 2; i++) (void)ds__pinned_poll(ds__host.arena[i], SIZE_MAX);
+    for (int i = 0; i < 2; i++) done += ds__arena_trim(ds__host.arena[i], SIZE_MAX, 0);
+    return done;
+}
+
+static ds_result ds__pinned_ladder(ds__pinned_wish *q) {
+    int open = ds__captures_open() != 0; /* then no event is asked for, and nothing given back */
+    ds_result r = DS_ERR_OUT_OF_MEMORY;
+    if (!open && ds__pinned_poll(q->a, DS__POLLS) && ds__pinned_take(q)) return DS_OK;
+    for (int round = 0; round < 2; round++) {
+        for (int again = 0; again < 16; again++) { /* other threads may take what was made */
+            r = ds__pinned_grow(q);
+            if (q->ptr || (r == DS_OK && ds__pinned_take(q))) return DS_OK;
+            if (r < 0) break;
+        }
+        if (round || open || (r < 0 && !ds__is_shortage(r))) break;
+        (void)ds__pinned_flush();
+        if (ds__pinned_take(q)) return DS_OK;
+    }
+    return r < 0 ? r : DS_ERR_OUT_OF_MEMORY;
+}
+
+/* The sentence of a shortage. */
+static ds_result ds__pinned_short(const ds__pinned_wish *q, ds_result why) {
+    ds__mdevice *dev = ds__pinned_used();
+    size_t live = 0, pending = 0, cached = 0, largest = 0, limit = atomic_load(&dev->limit);
+    ds__mem_lock_all(dev);
+    for (const ds__arena *a = dev->main.arenas; a; a = a->next)
+        for (const ds__segment *s = a->segments; s; s = s->next)
+            for (const ds__mblock *b = s->first; b; b = b->next) {
+                *(b->state == DS_BLOCK_LIVE ? &live : b->state == DS_BLOCK_PENDING ? &pending : &cached) += b->size;
+                if (b->state == DS_BLOCK_FREE && b->size > largest) largest = b->size;
+            }
+    ds__mem_unlock_all(dev);
+    const char *hint = q->asked >= (size_t)1 << 60 ? "the size looks like a negative number or an overflow" :
+                       ds__captures_open() && cached + pending >= q->size ? "while a capture is open nothing is given back" :
+                       pending >= q->size ? "streams have not passed their uses of freed blocks; synchronize them" :
+                       why == DS_ERR_LIMIT_EXCEEDED ? "ds_pinned_set_limit raises the limit" : "the system has no more memory that can be pinned";
+    DS__COUNT_CALL(q->a, ooms, 1);
+    return ds__fail(why, "%s of pinned memory were asked for; allocated %s, pending %s, cached %s, largest free %s, limit %s; hint: %s", DS__SIZE(q->asked),
+                    DS__SIZE(live), DS__SIZE(pending), DS__SIZE(cached), DS__SIZE(largest), limit ? DS__SIZE(limit) : "none", hint);
+}
+
+/* With debug every call looks at everything; what it finds is told through the log unless it can be returned. */
+static ds_result ds__pinned_check(ds__mdevice *dev) { return DS__UNLIKELY(atomic_load_explicit(&ds__host.debug, memory_order_relaxed)) ? ds__validate(dev) : DS_OK; }
+
+/* ---- public ---- */
+
+DSDEF ds_result (ds_pinned_alloc)(size_t size, void **out) {
+    if (out) *out = NULL;
+    DS__ENTER("ds_pinned_alloc");
+    DS__REQUIRE(out, "out is NULL");
+    if (!size) return DS_OK;
+    ds__mdevice *dev = ds__pinned_device();
+    if (!dev) return ds__mem_error();
+    ds_result r = ds__pinned_check(dev);
+    if (r < 0) return r;
+    int huge = size >= (size_t)1 << 60;
+    ds__pinned_wish q = ds__pinned_want(huge ? DS__UNIT : size);
+    if (huge) { q.asked = size; return ds__pinned_short(&q, DS_ERR_OUT_OF_MEMORY); }
+    if (atomic_load_explicit(&ds__host.polls, memory_order_relaxed) && !ds__captures_open()) (void)ds__pinned_poll(q.a, DS__POLLS);
+    if (!ds__pinned_take(&q)) {
+        ds__tls.mute++;
+        r = ds__pinned_ladder(&q);
+        ds__tls.mute--;
+        if (ds__is_shortage(r)) return ds__pinned_short(&q, r);
+        if (r < 0) {
+            if (!ds__tls.mute) memcpy(ds__tls.error, ds__tls.aside, sizeof ds__tls.error);
+            return r;
+        }
+    }
+    *out = q.ptr;
+    return DS_OK;
+}
+
+DSDEF ds_result (ds_pinned_free)(void *ptr) {
+    ds__arena *a = NULL;
+    DS__ENTER("ds_pinned_free");
+    if (!ptr) return DS_OK;
+    ds__mblock *b = ds__find_live(ptr, 1, &a);
+    if (b && a->dev->device.type != DS_DEVICE_HOST) {
+        ds__arena_unlock(a);
+        return ds__fail(DS_ERR_INVALID_VALUE, "%p is device memory; use ds_mem_free", ptr);
+    }
+    DS__REQUIRE(b, "%p is not the start of a block of pinned memory that is allocated", ptr);
+    ds__segment *over = NULL;
+    ds__lock_take(&ds__host.count);
+    ds__live_out(b);
+    if (b->uses) {
+        ds__count_pending(a, b->seg->kind, (int64_t)b->size);
+        ds__pending_in(a, b);
+    } else {
+        ds__count_free(a, b->seg->kind, (int64_t)b->size, (int64_t)b->asked);
+        over = ds__pinned_settle(a, b);
+    }
+    ds__host_unlock(a);
+    if (over) DS_IGNORE(ds__segment_return(a, over));
+    return ds__pinned_check(a->dev);
+}
+
+/* Notes that the graphs of a capture use the block. */
+static ds_result ds__pinned_hold(void *ptr, ds__hold *hold) {
+    ds__muse *fresh = NULL;
+    ds__arena *a = NULL;
+    for (int second = 0; ; second++) { /* a use is made without locks */
+        ds__mblock *b = ds__find_live(ptr, 0, &a);
+        ds__muse *u = b ? b->uses : NULL;
+        while (u && u->hold != hold) u = u->next;
+        if (b && !u && second) {
+            fresh->stream.id = 0;
+            fresh->recorded = 1;
+            fresh->hold = hold;
+            atomic_fetch_add(&hold->owners, 1);
+            fresh->next = b->uses;
+            b->uses = fresh;
+        } else if (second) {
+            if (!b) ds__arena_lock(a = ds__host.arena[0]);
+            fresh->next = NULL;
+            ds__muses_drop(a, fresh);
+        }
+        if (b || second) ds__arena_unlock(a);
+        if (!b) return ds__fail(DS_ERR_INVALID_VALUE, "%p is in no block of pinned memory that is allocated", ptr);
+        if (u || second) return DS_OK;
+        if (!(fresh = ds__muse_new(a, a->dev->device))) return DS_ERR_OUT_OF_MEMORY;
+    }
+}
+
+static int ds__pinned_known(const void *ptr) {
+    ds__arena *a = NULL;
+    if (!ds__find_live(ptr, 0, &a)) return 0;
+    ds__arena_unlock(a);
+    return a->dev->device.type == DS_DEVICE_HOST;
+}
+
+DSDEF ds_result (ds_pinned_record_use)(void *ptr, ds_stream stream) {
+    DS__ENTER("ds_pinned_record_use");
+    if (!ptr) return DS_OK;
+    if (DS__UNLIKELY(ds__captures_open())) {
+        void *hold = NULL;
+        DS__REQUIRE(ds__pinned_known(ptr), "%p is in no block of pinned memory that is allocated", ptr);
+        ds__stream *s = ds__stream_pin(stream);
+        if (!s) return DS_ERR_INVALID_HANDLE;
+        ds_result r = ds__capture_attachment(s, &ds__host, ds__hold_make, NULL, ds__hold_release, &hold);
+        ds__stream_unpin(s);
+        if (r < 0) return r;
+        if (hold) return ds__pinned_hold(ptr, hold);
+    }
+    return ds__note_use(ptr, stream, 1, 1, 1);
+}
+
+DSDEF ds_result (ds_pinned_owns)(const void *ptr, int *out) {
+    if (out) *out = 0;
+    DS__ENTER("ds_pinned_owns");
+    DS__REQUIRE(out, "out is NULL");
+    *out = ds__pinned_known(ptr);
+    return DS_OK;
+}
+
+DSDEF ds_result (ds_pinned_empty_cache)(size_t *out_released) {
+    if (out_released) *out_released = 0;
+    DS__ENTER("ds_pinned_empty_cache");
+    ds__mdevice *dev = ds__pinned_used();
+    if (!dev) return DS_OK;
+    if (ds__captures_open()) return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "memory cannot be given back while a capture is open");
+    size_t done = ds__pinned_flush();
+    if (out_released) *out_released = done;
+    return ds__pinned_check(dev);
+}
+
+DSDEF ds_result (ds_pinned_set_limit)(size_t bytes) {
+    DS__ENTER("ds_pinned_set_limit");
+    ds_result r = ds__mem_setup();
+    if (r < 0) return r;
+    pthread_mutex_lock(&ds__host.lock);
+    atomic_store(&ds__host.limit, bytes);
+    if (ds__pinned_used()) atomic_store(&ds__pinned_used()->limit, bytes);
+    pthread_mutex_unlock(&ds__host.lock);
+    return DS_OK;
+}
+
+static ds_mem_duration ds__duration(const ds__clock *c) {
+    ds_mem_duration d = { c->total / 1000, c->max / 1000, c->min / 1000, c->count, c->count ? c->total / c->count / 1000 : 0 };
+    return d;
+}
+DSDEF ds_result (ds_pinned_get_stats)(ds_pinned_stats *out) {
+    ds_mem_stats s;
+    if (out) memset(out, 0, sizeof *out);
+    DS__ENTER("ds_pinned_get_stats");
+    DS__REQUIRE(out, "out is NULL");
+    out->size = sizeof *out;
+    ds__mdevice *dev = ds__pinned_used();
+    if (!dev) return DS_OK;
+    ds__stats(dev, NULL, &s);
+    out->allocations = s.allocation[DS_STAT_ALL];
+    out->allocated_bytes = s.reserved_bytes[DS_STAT_ALL];
+    out->active_requests = s.active[DS_STAT_ALL];
+    out->active_bytes = s.active_bytes[DS_STAT_ALL];
+    out->num_host_alloc = s.num_device_alloc;
+    out->num_host_free = s.num_device_free;
+    ds__lock_take(&ds__host.clock_lock);
+    out->host_alloc_time = ds__duration(&ds__host.made);
+    out->host_free_time = ds__duration(&ds__host.ended);
+    ds__lock_give(&ds__host.clock_lock);
+    return DS_OK;
+}
+DSDEF ds_result (ds_pinned_reset_peak_stats)(void) {
+    DS__ENTER("ds_pinned_reset_peak_stats");
+    ds__mdevice *dev = ds__pinned_used();
+    if (!dev) return DS_OK;
+    ds__mem_reset_of(dev, 1);
+    ds__lock_take(&ds__host.clock_lock);
+    ds__host.made.max = ds__host.made.min = ds__host.ended.max = ds__host.ended.min = 0;
+    ds__lock_give(&ds__host.clock_lock);
+    return DS_OK;
+}
+DSDEF ds_result (ds_pinned_reset_accumulated_stats)(void) {
+    DS__ENTER("ds_pinned_reset_accumulated_stats");
+    ds__mdevice *dev = ds__pinned_used();
+    if (!dev) return DS_OK;
+    ds__mem_reset_of(dev, 0);
+    ds__lock_take(&ds__host.clock_lock);
+    ds__host.made.total = ds__host.made.count = ds__host.ended.total = ds__host.ended.count = 0;
+    ds__lock_give(&ds__host.clock_lock);
+    return DS_OK;
+}
+
+static void ds__pinned_shutdown(void) {
+    ds__mdevice *dev = ds__pinned_used();
+    for (ds__arena *a = dev ? dev->main.arenas : NULL; a; a = a->next)
+        for (ds__segment *s = a->segments; s; s = s->next)
+            for (ds__mblock *b = s->first; b; b = b->next)
+                for (ds__muse *u = b->uses; u; u = u->next) { ds__hold_drop(u->hold); u->hold = NULL; }
+    if (dev) ds__mem_end(dev);
+    atomic_store(&ds__host.dev, NULL);
+    atomic_store(&ds__host.limit, 0);
+    ds__host.configured = 0;
+    memset(&ds__host.made, 0, sizeof ds__host.made);
+    memset(&ds__host.ended, 0, sizeof ds__host.ended);
+}
 
 /* ---- >>resources --------------------------------------------------------------------------------------------------- */
 
+/* Policy.
+    1. What devstream makes is numbered, and `user` is the number: so a copy of one that has ended is told from a living one.
+    2. Each counts what was allocated and not freed, and who stands upon it. It cannot end before those.
+    3. Upstreams are called without locks; what they refuse is not counted. */
+
+enum { DS__RES_DEVICE, DS__RES_POOL, DS__RES_DRIVER, DS__RES_LIMIT, DS__RES_STATISTICS, DS__RES_LOG, DS__RES_FAILURE, DS__RES_ALIGNED };
+#define DS__RES_PUSHES 16
+typedef struct ds__moved { struct ds__moved *next; void *ptr, *whole; size_t size; } ds__moved;
+typedef struct ds__res {
+    uint64_t id;
+    int kind;
+    ds_site made;
+    ds_resource up;
+    int64_t live;                 /* allocations and calls that are inside; under the list's lock, as `standing` */
+    int standing;
+    ds_device device;
+    ds_pool pool;
+    size_t limit, used, alignment, threshold;
+    ds_write_fn write_fn;
+    ds_resource_failure_fn failure_fn;
+    void *user;
+    pthread_mutex_t lock;         /* of `used` and what follows */
+    int stopped;
+    unsigned depth;
+    ds_resource_stats stats[DS__RES_PUSHES + 1];
+    ds__moved *moved[64];         /* what the aligned one gave, by its address */
+} ds__res;
+
+static struct {
+    pthread_mutex_t lock;
+    ds__res **at;
+    uint32_t count, serial;       /* no number is used twice */
+} ds__rs = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+static ds_result ds__res_alloc(void *user, size_t size, size_t alignment, ds_stream stream, void **out);
+static ds_result ds__res_free(void *user, void *ptr, size_t size, ds_stream stream);
+
+/* The resource of a number, which stays as long as the caller is inside; *out_live: how much it had. NULL and the sentence: there is none. */
+static ds__res *ds__res_enter(const void *user, int64_t *out_live) {
+    uint64_t id = (uint64_t)(uintptr_t)user;
+    uint32_t i = (uint32_t)id;
+    pthread_mutex_lock(&ds__rs.lock);
+    ds__res *r = i && i <= ds__rs.count ? ds__rs.at[i - 1] : NULL;
+    if (r && r->id != id) r = NULL;
+    if (r && out_live) *out_live = r->live;
+    if (r) r->live++;
+    pthread_mutex_unlock(&ds__rs.lock);
+    if (!r) ds__fail(DS_ERR_INVALID_HANDLE, "the resource was destroyed");
+    return r;
+}
+static void ds__res_leave(ds__res *r, int64_t by) {
+    pthread_mutex_lock(&ds__rs.lock);
+    r->live -= by;
+    pthread_mutex_unlock(&ds__rs.lock);
+}
+
+static ds_result ds__res_good(const ds_resource *resource, const char *what) {
+    DS__REQUIRE(resource, "%s is NULL", what);
+    DS__REQUIRE(resource->alloc_fn && resource->free_fn, "%s has no functions: was it destroyed?", what);
+    return DS_OK;
+}
+
+/* Calls of another resource. The program's own functions may do what they like, and need not say why they fail. */
+static ds_result ds__res_said(ds_result r, const char *what) {
+    if (r > 0) return ds__fail(DS_ERR_INVALID_VALUE, "the resource's own %s returned %d, which is no error", what, (int)r);
+    return r == DS_OK || ds__tls.code == r ? r : ds__fail(r, "the resource's own %s returned %s", what, (ds_result_name)(r));
+}
+static ds_result ds__up_alloc(const ds_resource *up, size_t size, size_t alignment, ds_stream stream, void **out) {
+    *out = NULL;
+    if (up->alloc_fn == ds__res_alloc) return up->alloc_fn(up->user, size, alignment, stream, out);
+    ds__outside o = ds__leave();
+    ds__tls.code = DS_OK;
+    ds_result r = up->alloc_fn(up->user, size, alignment, stream, out);
+    ds__return(o);
+    r = ds__res_said(r, "alloc_fn");
+    if (r == DS_OK && !*out) r = ds__fail(DS_ERR_OUT_OF_MEMORY, "the resource's own alloc_fn gave nothing");
+    if (r < 0) *out = NULL;
+    return r;
+}
+static ds_result ds__up_free(const ds_resource *up, void *ptr, size_t size, ds_stream stream) {
+    if (up->free_fn == ds__res_free) return up->free_fn(up->user, ptr, size, stream);
+    ds__outside o = ds__leave();
+    ds__tls.code = DS_OK;
+    ds_result r = up->free_fn(up->user, ptr, size, stream);
+    ds__return(o);
+    return ds__res_said(r, "free_fn");
+}
+
+/* ---- what each does ---- */
+
+static void ds__stat_add(ds_mem_stat *s, int64_t by) {
+    s->current += by;
+    *(by > 0 ? &s->allocated : &s->freed) += by > 0 ? by : -by;
+    if (s->current > s->peak) s->peak = s->current;
+}
+static void ds__res_count(ds__res *r, size_t size, int sign) {
+    pthread_mutex_lock(&r->lock);
+    ds__stat_add(&r->stats[r->depth].bytes, sign * (int64_t)size);
+    ds__stat_add(&r->stats[r->depth].allocations, sign);
+    pthread_mutex_unlock(&r->lock);
+}
+
+static void ds__res_write(ds__res *r, const char *action, const void *ptr, size_t size, ds_stream stream) {
+    char line[128];
+    ds__stream *s = ds__pin(&ds__g.streams, stream.id);
+    uint64_t id = s ? s->id : 0;
+    if (s) ds__stream_unpin(s);
+    pthread_mutex_lock(&r->lock); /* first: the times of the lines do not fall */
+    int n = action ? snprintf(line, sizeof line, "%llu,%s,0x%llx,%zu,%llu\n", (unsigned long long)(ds__now_ns() / 1000), action,
+                              (unsigned long long)(uintptr_t)ptr, size, (unsigned long long)id)
+                   : snprintf(line, sizeof line, "time_us,action,pointer,size,stream\n");
+    int outer = ds__tls.in_callback;
+    ds__tls.in_callback = 1;
+    if (!r->stopped && r->write_fn(line, (size_t)n, r->user)) r->stopped = 1;
+    ds__tls.in_callback = outer;
+    pthread_mutex_unlock(&r->lock);
+}
+
+static ds_result ds__res_take(ds__res *r, size_t size, int sign) {
+    ds_result result = DS_OK;
+    pthread_mutex_lock(&r->lock);
+    size_t left = r->limit > r->used ? r->limit - r->used : 0;
+    if (sign < 0) r->used -= size < r->used ? size : r->used;
+    else if (size <= left) r->used += size;
+    else result = DS_ERR_LIMIT_EXCEEDED;
+    pthread_mutex_unlock(&r->lock);
+    return result < 0 ? ds__fail(result, "%s do not fit: the resource's limit is %s, of which %s are left", DS__SIZE(size), DS__SIZE(r->limit), DS__SIZE(left)) : result;
+}
+
+static ds__moved **ds__res_moved(ds__res *r, const void *ptr) { /* locked */
+    uintptr_t n = (uintptr_t)ptr >> 8;
+    ds__moved **at = &r->moved[(n ^ n >> 6 ^ n >> 14) & 63];
+    while (*at && (*at)->ptr != ptr) at = &(*at)->next;
+    return at;
+}
+static ds_result ds__res_alloc_aligned(ds__res *r, size_t size, size_t alignment, ds_stream stream, void **out) {
+    if (size >= r->threshold && r->alignment > alignment) alignment = r->alignment;
+    if (alignment <= 256) return ds__up_alloc(&r->up, size, 0, stream, out);
+    DS__REQUIRE(size <= SIZE_MAX - alignment, "%zu bytes are too many", size);
+    ds__moved *m = ds__alloc(sizeof *m);
+    ds_result result = m ? ds__up_alloc(&r->up, size + alignment, 0, stream, &m->whole) : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to note where a block begins");
+    if (result < 0) { ds__release(m); return result; }
+    m->size = size + alignment;
+    m->ptr = *out = (char *)m->whole + (alignment - (uintptr_t)m->whole % alignment) % alignment;
+    pthread_mutex_lock(&r->lock);
+    ds__moved **at = ds__res_moved(r, m->ptr);
+    m->next = *at; /* NULL: it is the last of its list */
+    *at = m;
+    pthread_mutex_unlock(&r->lock);
+    return DS_OK;
+}
+static ds_result ds__res_free_aligned(ds__res *r, void *ptr, size_t size, ds_stream stream) {
+    pthread_mutex_lock(&r->lock);
+    ds__moved **at = ds__res_moved(r, ptr), *m = *at;
+    if (m) *at = m->next;
+    pthread_mutex_unlock(&r->lock);
+    ds_result result = ds__up_free(&r->up, m ? m->whole : ptr, m ? m->size : size, stream);
+    if (result < 0 && m) { /* it is still there */
+        pthread_mutex_lock(&r->lock);
+        at = ds__res_moved(r, ptr);
+        m->next = *at;
+        *at = m;
+        pthread_mutex_unlock(&r->lock);
+    } else {
+        ds__release(m);
+    }
+    return result;
+}
+
+/* Failures that another try mends are nobody's business. */
+static ds_result ds__res_alloc_or_ask(ds__res *r, size_t size, size_t alignment, ds_stream stream, void **out) {
+    char why[sizeof ds__tls.aside];
+    for (;;) {
+        ds__tls.mute++;
+        ds_result result = ds__up_alloc(&r->up, size, alignment, stream, out);
+        ds__tls.mute--;
+        if (result == DS_OK) return result;
+        memcpy(why, ds__tls.aside, sizeof why);
+        ds__outside o = ds__leave();
+        int more = ds__is_shortage(result) && r->failure_fn(size, r->user) == 1;
+        ds__return(o);
+        if (more) continue;
+        memcpy(ds__tls.mute ? ds__tls.aside : ds__tls.error, why, sizeof why);
+        ds__tls.code = result;
+        if (!ds__tls.mute) ds__log(DS_LOG_ERROR, result, why);
+        return result;
+    }
+}
+
+static ds_result ds__res_alloc_from(ds__res *r, size_t size, size_t alignment, ds_stream stream, void **out) {
+    ds_result result = DS_OK;
+    switch (r->kind) {
+    case DS__RES_DEVICE:
+        DS__REQUIRE(alignment <= 256, "device memory is aligned to 256, not to %zu: use ds_resource_aligned", alignment);
+        return ds__alloc_device(r->device, size, out);
+    case DS__RES_POOL: {
+        ds_mem_request q = { size, stream, r->pool, alignment, NULL };
+        DS__KEEPING(result, (ds_mem_alloc_with)(&q, out));
+        return result;
+    }
+    case DS__RES_DRIVER: {
+        DS__REQUIRE(alignment <= 256, "the driver's memory is aligned to 256, not to %zu: use ds_resource_aligned", alignment);
+        ds__stream *s = ds__stream_pin(stream);
+        if (!s) return DS_ERR_INVALID_HANDLE;
+        result = ds__async_alloc(s, size, out);
+        ds__stream_unpin(s);
+        return result;
+    }
+    case DS__RES_LIMIT:
+        if ((result = ds__res_take(r, size, 1)) < 0) return result;
+        if ((result = ds__up_alloc(&r->up, size, alignment, stream, out)) < 0) DS_IGNORE(ds__res_take(r, size, -1));
+        return result;
+    case DS__RES_STATISTICS:
+        result = ds__up_alloc(&r->up, size, alignment, stream, out);
+        if (result == DS_OK) ds__res_count(r, size, 1);
+        return result;
+    case DS__RES_LOG:
+        result = ds__up_alloc(&r->up, size, alignment, stream, out);
+        ds__res_write(r, result == DS_OK ? "allocate" : "allocate_failure", *out, size, stream);
+        return result;
+    case DS__RES_FAILURE:
+        return ds__res_alloc_or_ask(r, size, alignment, stream, out);
+    default: return ds__res_alloc_aligned(r, size, alignment, stream, out);
+    }
+}
+
+static ds_result ds__res_free_to(ds__res *r, void *ptr, size_t size, ds_stream stream) {
+    ds_result result = DS_OK;
+    switch (r->kind) {
+    case DS__RES_DEVICE: return ds__memory_end(ptr, DS_MEMORY_DEVICE, "an allocation of ds_alloc");
+    case DS__RES_POOL:
+        if (stream.id) DS__KEEPING(result, (ds_mem_record_use)(ptr, stream)); /* nothing for its own stream */
+        if (result == DS_OK) DS__KEEPING(result, (ds_mem_free)(ptr));
+        return result;
+    case DS__RES_DRIVER: {
+        ds__found f = { 0, 0, DS_MEMORY_DEVICE, 0, 0, 0 };
+        int known = ds__range_find(ptr, &f);
+        ds_device device = { f.backend ? DS_DEVICE_CPU : DS_DEVICE_CUDA, f.device };
+        DS__REQUIRE(known, "%p is not the start of memory of the driver's allocator", ptr);
+        ds__stream *s = stream.id ? ds__stream_pin(stream) : ds__any_stream(device); /* any is late enough */
+        if (!s) return ds__mem_error();
+        result = ds__async_free(s, ptr);
+        ds__stream_unpin(s);
+        return result;
+    }
+    case DS__RES_ALIGNED: return ds__res_free_aligned(r, ptr, size, stream);
+    default: break;
+    }
+    if ((result = ds__up_free(&r->up, ptr, size, stream)) < 0) return result;
+    if (r->kind == DS__RES_LIMIT) DS_IGNORE(ds__res_take(r, size, -1));
+    if (r->kind == DS__RES_STATISTICS) ds__res_count(r, size, -1);
+    if (r->kind == DS__RES_LOG) ds__res_write(r, "free", ptr, size, stream);
+    return result;
+}
+
+static ds_result ds__res_alloc(void *user, size_t size, size_t alignment, ds_stream stream, void **out) {
+    *out = NULL;
+    ds__res *r = ds__res_enter(user, NULL);
+    if (!r) return DS_ERR_INVALID_HANDLE;
+    ds_result result = ds__res_alloc_from(r, size, alignment, stream, out);
+    if (result < 0) { *out = NULL; ds__res_leave(r, 1); }
+    return result;
+}
+static ds_result ds__res_free(void *user, void *ptr, size_t size, ds_stream stream) {
+    int64_t live;
+    ds__res *r = ds__res_enter(user, &live);
+    if (!r) return DS_ERR_INVALID_HANDLE;
+    ds_result result = live > 0 ? ds__res_free_to(r, ptr, size, stream) : ds__fail(DS_ERR_INVALID_VALUE, "nothing of the resource is allocated");
+    ds__res_leave(r, result == DS_OK ? 2 : 1);
+    return result;
+}
+
+/* ---- public ---- */
+
+static ds_result ds__res_check(const ds_resource *resource, size_t alignment) {
+    ds_result r = ds__res_good(resource, "resource");
+    if (r < 0) return r;
+    DS__REQUIRE((alignment & (alignment - 1)) == 0, "an alignment of %zu is not a power of two", alignment);
+    return DS_OK;
+}
+DSDEF ds_result (ds_resource_alloc)(const ds_resource *resource, size_t size, size_t alignment, ds_stream stream, void **out) {
+    if (out) *out = NULL;
+    DS__ENTER("ds_resource_alloc");
+    DS__REQUIRE(out, "out is NULL");
+    ds_result r = ds__res_check(resource, alignment);
+    return r < 0 || !size ? r : ds__up_alloc(resource, size, alignment, stream, out);
+}
+DSDEF ds_result (ds_resource_free)(const ds_resource *resource, void *ptr, size_t size, ds_stream stream) {
+    DS__ENTER("ds_resource_free");
+    ds_result r = ds__res_check(resource, 0);
+    return r < 0 || !ptr ? r : ds__up_free(resource, ptr, size, stream);
+}
+
+/* Makes a resource of what the description holds; the upstream is the description's too. */
+static ds_result ds__res_new(ds__res *what, ds_resource *out) {
+    ds_result result = ds__mem_setup();
+    if (result < 0) return result;
+    ds__res *up = NULL, *r = ds__alloc(sizeof *r);
+    if (!r) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a resource");
+    if (what->up.alloc_fn == ds__res_alloc && !(up = ds__res_enter(what->up.user, NULL))) { ds__release(r); return DS_ERR_INVALID_HANDLE; }
+    *r = *what;
+    r->made = ds__tls.site;
+    pthread_mutex_init(&r->lock, NULL);
+    pthread_mutex_lock(&ds__rs.lock);
+    uint32_t i = 0;
+    while (i < ds__rs.count && ds__rs.at[i]) i++;
+    if (i == ds__rs.count) {
+        ds__res **more = ds__alloc((i + 1) * sizeof *more);
+        if (more && i) memcpy(more, ds__rs.at, i * sizeof *more);
+        if (more) { ds__release(ds__rs.at); ds__rs.at = more; ds__rs.count++; }
+    }
+    int room = i < ds__rs.count;
+    if (room) {
+        r->id = (uint64_t)++ds__rs.serial << 32 | (i + 1);
+        ds__rs.at[i] = r;
+        if (up) up->standing++;
+        *out = (ds_resource){ ds__res_alloc, ds__res_free, (void *)(uintptr_t)r->id };
+    }
+    if (up) up->live--;
+    pthread_mutex_unlock(&ds__rs.lock);
+    if (room && r->kind == DS__RES_LOG) ds__res_write(r, NULL, NULL, 0, (ds_stream){ 0 });
+    if (room) return DS_OK;
+    pthread_mutex_destroy(&r->lock);
+    ds__release(r);
+    return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a resource");
+}
+static ds_result ds__res_upon(const ds_resource *upstream, ds__res *what, ds_resource *out) {
+    ds_result r = ds__res_good(upstream, "upstream");
+    if (r < 0) return r;
+    what->up = *upstream;
+    return ds__res_new(what, out);
+}
+#define DS__RES_BEGIN(name, which) \
+    ds__res what = { .kind = which }; \
+    if (out) memset(out, 0, sizeof *out); \
+    DS__ENTER(name); \
+    DS__REQUIRE(out, "out is NULL")
+
+DSDEF ds_result (ds_resource_of_device)(ds_device device, ds_resource *out) {
+    DS__RES_BEGIN("ds_resource_of_device", DS__RES_DEVICE);
+    DS__RESOLVE(device);
+    what.device = device;
+    return ds__res_new(&what, out);
+}
+DSDEF ds_result (ds_resource_of_pool)(ds_pool pool, ds_resource *out) {
+    DS__RES_BEGIN("ds_resource_of_pool", DS__RES_POOL);
+    if (pool.id && !ds__mpool_of(pool)) return DS_ERR_INVALID_HANDLE;
+    what.pool = pool;
+    return ds__res_new(&what, out);
+}
+DSDEF ds_result (ds_resource_of_driver_pool)(ds_resource *out) {
+    DS__RES_BEGIN("ds_resource_of_driver_pool", DS__RES_DRIVER);
+    return ds__res_new(&what, out);
+}
+DSDEF ds_result (ds_resource_of_functions)(ds_resource_alloc_fn alloc_fn, ds_resource_free_fn free_fn, void *user, ds_resource *out) {
+    if (out) memset(out, 0, sizeof *out);
+    DS__ENTER("ds_resource_of_functions");
+    DS__REQUIRE(out && alloc_fn && free_fn, "%s is NULL", !out ? "out" : alloc_fn ? "free_fn" : "alloc_fn");
+    *out = (ds_resource){ alloc_fn, free_fn, user };
+    return DS_OK;
+}
+DSDEF ds_result (ds_resource_limit)(const ds_resource *upstream, size_t bytes, ds_resource *out) {
+    DS__RES_BEGIN("ds_resource_limit", DS__RES_LIMIT);
+    what.limit = bytes;
+    return ds__res_upon(upstream, &what, out);
+}
+DSDEF ds_result (ds_resource_statistics)(const ds_resource *upstream, ds_resource *out) {
+    DS__RES_BEGIN("ds_resource_statistics", DS__RES_STATISTICS);
+    return ds__res_upon(upstream, &what, out);
+}
+DSDEF ds_result (ds_resource_log)(const ds_resource *upstream, ds_write_fn write_fn, void *user, ds_resource *out) {
+    DS__RES_BEGIN("ds_resource_log", DS__RES_LOG);
+    DS__REQUIRE(write_fn, "write_fn is NULL");
+    what.write_fn = write_fn;
+    what.user = user;
+    return ds__res_upon(upstream, &what, out);
+}
+DSDEF ds_result (ds_resource_on_failure)(const ds_resource *upstream, ds_resource_failure_fn fn, void *user, ds_resource *out) {
+    DS__RES_BEGIN("ds_resource_on_failure", DS__RES_FAILURE);
+    DS__REQUIRE(fn, "fn is NULL");
+    what.failure_fn = fn;
+    what.user = user;
+    return ds__res_upon(upstream, &what, out);
+}
+DSDEF ds_result (ds_resource_aligned)(const ds_resource *upstream, size_t alignment, size_t threshold, ds_resource *out) {
+    DS__RES_BEGIN("ds_resource_aligned", DS__RES_ALIGNED);
+    DS__REQUIRE(alignment && (alignment & (alignment - 1)) == 0, "an alignment of %zu is not a power of two", alignment);
+    what.alignment = alignment;
+    what.threshold = threshold;
+    return ds__res_upon(upstream, &what, out);
+}
+
+/* Counting: 0 reads, 1 pushes, -1 pops. */
+static ds_result ds__res_stats(const ds_resource *resource, int step, ds_resource_stats *out) {
+    ds_result result = ds__res_good(resource, "resource");
+    if (result < 0) return result;
+    ds__res *r = resource->alloc_fn == ds__res_alloc ? ds__res_enter(resource->user, NULL) : NULL;
+    if (!r && resource->alloc_fn == ds__res_alloc) return DS_ERR_INVALID_HANDLE;
+    if (!r || r->kind != DS__RES_STATISTICS) {
+        if (r) ds__res_leave(r, 1);
+        return ds__fail(DS_ERR_INVALID_VALUE, "the resource was not made by ds_resource_statistics");
+    }
+    pthread_mutex_lock(&r->lock);
+    if (step > 0 && r->depth == DS__RES_PUSHES) result = ds__fail(DS_ERR_ILLEGAL_STATE, "%d pushes are open already", DS__RES_PUSHES);
+    else if (step < 0 && r->depth == 0) result = ds__fail(DS_ERR_ILLEGAL_STATE, "there was no push");
+    else if (step > 0) memset(&r->stats[++r->depth], 0, sizeof r->stats[0]);
+    else {
+        if (out) *out = r->stats[r->depth];
+        if (out) out->size = sizeof *out;
+        for (int m = 0; step < 0 && m < 2; m++) {
+            const ds_mem_stat *in = m ? &r->stats[r->depth].bytes : &r->stats[r->depth].allocations;
+            ds_mem_stat *to = m ? &r->stats[r->depth - 1].bytes : &r->stats[r->depth - 1].allocations;
+            if (to->current + in->peak > to->peak) to->peak = to->current + in->peak;
+            to->current += in->current;
+            to->allocated += in->allocated;
+            to->freed += in->freed;
+        }
+        if (step < 0) r->depth--;
+    }
+    pthread_mutex_unlock(&r->lock);
+    ds__res_leave(r, 1);
+    return result;
+}
+DSDEF ds_result (ds_resource_get_stats)(const ds_resource *resource, ds_resource_stats *out) {
+    if (out) memset(out, 0, sizeof *out);
+    DS__ENTER("ds_resource_get_stats");
+    DS__REQUIRE(out, "out is NULL");
+    return ds__res_stats(resource, 0, out);
+}
+DSDEF ds_result (ds_resource_push_stats)(const ds_resource *resource) {
+    DS__ENTER("ds_resource_push_stats");
+    return ds__res_stats(resource, 1, NULL);
+}
+DSDEF ds_result (ds_resource_pop_stats)(const ds_resource *resource, ds_resource_stats *out) {
+    if (out) memset(out, 0, sizeof *out);
+    DS__ENTER("ds_resource_pop_stats");
+    return ds__res_stats(resource, -1, out);
+}
+
+static void ds__res_end(ds__res *r) {
+    for (int i = 0; i < 64; i++)
+        while (r->moved[i]) { ds__moved *next = r->moved[i]->next; ds__release(r->moved[i]); r->moved[i] = next; }
+    pthread_mutex_destroy(&r->lock);
+    ds__release(r);
+}
+
+DSDEF ds_result (ds_resource_destroy)(ds_resource *resource) {
+    DS__ENTER("ds_resource_destroy");
+    if (!resource) return DS_OK;
+    ds_result result = ds__res_good(resource, "resource");
+    if (result < 0) return result;
+    if (resource->alloc_fn == ds__res_alloc) {
+        ds__res *r = ds__res_enter(resource->user, NULL);
+        if (!r) return DS_ERR_INVALID_HANDLE;
+        pthread_mutex_lock(&ds__rs.lock);
+        int64_t live = --r->live;
+        int standing = r->standing;
+        if (!live && !standing) {
+            ds__rs.at[(uint32_t)r->id - 1] = NULL;
+            for (uint32_t i = 0; r->up.alloc_fn == ds__res_alloc && i < ds__rs.count; i++)
+                if (ds__rs.at[i] && ds__rs.at[i]->id == (uint64_t)(uintptr_t)r->up.user) ds__rs.at[i]->standing--;
+        }
+        pthread_mutex_unlock(&ds__rs.lock);
+        if (live) return ds__fail(DS_ERR_ILLEGAL_STATE, "allocations of the resource that are not freed: %lld", (long long)live);
+        if (standing) return ds__fail(DS_ERR_ILLEGAL_STATE, "resources that stand upon this one: %d; destroy them first", standing);
+        ds__res_end(r);
+    }
+    memset(resource, 0, sizeof *resource);
+    return DS_OK;
+}
+
+static void ds__resource_shutdown(void) {
+    for (uint32_t i = 0; i < ds__rs.count; i++) {
+        ds__res *r = ds__rs.at[i];
+        if (!r) continue;
+        ds__warn("resource made at %s:%d was not destroyed", r->made.file ? r->made.file : "?", r->made.line);
+        ds__res_end(r);
+    }
+    ds__release(ds__rs.at);
+    ds__rs.at = NULL;
+    ds__rs.count = 0;
+}
+
 /* ---- >>sharing ----------------------------------------------------------------------------------------------------- */
-static int ds__share_hold(ds__mblock *b) { (void)b; return 0; } /* STUB */
-static size_t ds__share_collect(void) { return 0; } /* STUB */
-static void ds__share_shutdown(void) {} /* STUB */
-static ds_result ds__share_segment_alloc(ds_device device, size_t size, void **out) { return ds__segment_alloc(device, size, out); } /* STUB */
-static ds_result ds__share_segment_free(ds_device device, void *ptr, size_t size) { return ds__segment_free(device, ptr, size, 0); } /* STUB */
+
+/* Policy.
+    1. A segment of a shareable pool is memory that other processes can open. A block is exported as the names of its segment, its place
+       there, its stake on this process's board (>>boards), and an event behind what was put on its stream so far.
+    2. Who imports a block takes a lease of its stake, and of the segment's when it opens that. A lease is a number that only a process that
+       lives holds, so those of dead ones are taken back by whoever looks.
+    3. Closing puts a callback on the stream of the last use: the block's lease ends there, by itself. The segment is closed by a later call
+       of this process, when no block of it is left; its lease ends then.
+    4. A freed block without leases is free. One with leases is in limbo until they are gone; that is looked at when a block is exported, imported,
+       closed or freed, by ds_mem_ipc_collect and when memory is short.
+    5. A stake is closed before its leases are looked at, and a lease is taken before the stake is: so of a free and an import at the
+       same time one sees the other.
+    6. A segment that is freed while others have it open stays until they have closed it: CUDA asks for that.
+    7. Order of locks: the mutex here, the boards', an arena's, the lock here. A callback takes none of them: CUDA may wait for callbacks while
+       a mutex is held. */
+
+enum { DS__SENT_EVENTS = 1000, DS__SENT_BUCKETS = 1024, DS__LIMBO_MANY = 1000 };
+
+/* A segment of this process. */
+typedef struct ds__hoard {
+    struct ds__hoard *next;
+    ds_device device;
+    char *base;
+    size_t size;
+    uint32_t stake, generation;   /* from the first export on: generation not 0 */
+    int over;                     /* the allocator has given it back */
+    unsigned char handle[64];
+} ds__hoard;
+
+/* An exported block, until it is free. */
+typedef struct ds__sent {
+    struct ds__sent *next;        /* in its bucket, in limbo, or in the list of those that are over */
+    ds__mblock *block;
+    char *ptr;
+    uint32_t stake, generation;
+    ds_event event;               /* 0: more than DS__SENT_EVENTS have one */
+} ds__sent;
+
+/* A segment of another process. */
+typedef struct ds__guest {
+    struct ds__guest *next;
+    ds_device device;
+    ds__board *board;
+    char *base;
+    size_t size;
+    uint32_t stake, generation, lease;
+    size_t blocks;
+} ds__guest;
+
+/* A block of it. */
+typedef struct ds__got {
+    struct ds__got *next;
+    ds__guest *guest;
+    char *ptr;
+    size_t size;
+    uint32_t stake, generation;
+    int open;                     /* imports that were not closed */
+    uint32_t lease;
+    _Atomic int left;             /* those, and closed ones whose stream has not come there */
+    _Atomic int gone;             /* the lease is dropped, and no callback will come */
+} ds__got;
+
+static struct {
+    pthread_mutex_t mutex;
+    ds__lock lock;                /* of the next two, and the buckets */
+    ds__sent *limbo, *over;
+    ds__sent *bucket[DS__SENT_BUCKETS];
+    ds__hoard *hoards;
+    ds__guest *guests;
+    ds__got *got;
+    size_t events;
+    _Atomic size_t in_limbo;
+    int warned, ending;
+    uint64_t looked_ns;
+} ds__share = { .mutex = PTHREAD_MUTEX_INITIALIZER };
+
+/* What the bytes of a handle say. */
+typedef struct ds__parcel {
+    uint8_t version, type, has_event, zero;
+    int32_t pid, fd;
+    uint32_t stake, generation, seg_stake, seg_generation, unused;
+    uint64_t cookie, block, size, inner, seg_size; /* block: where it begins in the segment; inner: the pointer in the block */
+    unsigned char memory[64], event[64];
+} ds__parcel;
+enum { DS__PARCEL_VERSION = 1 };
+
+/* ---- stakes and leases ---- */
+
+/* A stake on the own board. The boards' mutex is held. */
+static ds_result ds__stake_new(ds__board *b, uint32_t *out, uint32_t *out_generation) {
+    uint32_t i = b->free_stake ? b->free_stake - 1 : b->stakes;
+    if (i >= DS__STAKES) return ds__fail(DS_ERR_LIMIT_EXCEEDED, "a process can have %d blocks and segments exported at a time", DS__STAKES);
+    ds__stake *s = &b->sheet->stake[i];
+    if (b->free_stake) b->free_stake = (uint32_t)s->next;
+    else if (ds__os_memfd_reserve(b->fd, offsetof(ds__sheet, stake) + i * sizeof *s, sizeof *s)) b->stakes++;
+    else return ds__board_short();
+    uint64_t generation = (atomic_load(&s->word) >> 1) + 1;
+    atomic_store(&s->word, generation << 1 | 1);
+    *out = i;
+    *out_generation = (uint32_t)generation;
+    return DS_OK;
+}
+/* Nobody has a lease of it. The boards' mutex is held. */
+static void ds__stake_end(ds__board *b, uint32_t i) {
+    ds__stake *s = &b->sheet->stake[i];
+    atomic_fetch_and(&s->word, ~(uint64_t)1);
+    s->next = b->free_stake;
+    b->free_stake = i + 1;
+}
+static void ds__stake_close(uint32_t i) { atomic_fetch_and(&ds__boards.own->sheet->stake[i].word, ~(uint64_t)1); }
+
+/* Whether somebody has a lease of the own stake; look: those of processes that are gone are ended first. */
+static int ds__stake_leased(uint32_t i, int look) {
+    ds__board *b = ds__boards.own;
+    ds__stake *s = &b->sheet->stake[i];
+    int leased = 0;
+    for (int k = 0; k < DS__LEASES; k++) {
+        uint64_t who = atomic_load(&s->lease[k]);
+        if (who && look && !ds__board_alive(b, who) && atomic_compare_exchange_strong(&s->lease[k], &who, 0)) continue;
+        leased |= who != 0;
+    }
+    return leased;
+}
+
+/* Takes a lease of another process's stake; that of a process that is gone when no other is free. */
+static ds_result ds__lease_take(ds__board *b, uint32_t stake, uint32_t generation, uint32_t *out) {
+    ds__stake *s = &b->sheet->stake[stake];
+    for (uint32_t k = 0; k < 2 * DS__LEASES; k++) {
+        _Atomic uint64_t *lease = &s->lease[k % DS__LEASES];
+        uint64_t who = k < DS__LEASES ? 0 : atomic_load(lease);
+        if (who && ds__board_alive(b, who)) continue;
+        if (!atomic_compare_exchange_strong(lease, &who, b->me)) continue;
+        if (atomic_load(&s->word) == ((uint64_t)generation << 1 | 1)) { *out = k % DS__LEASES; return DS_OK; }
+        atomic_store(lease, 0);
+        return ds__fail(DS_ERR_INVALID_HANDLE, "process %d has freed the block", b->pid);
+    }
+    return ds__fail(DS_ERR_LIMIT_EXCEEDED, "%d processes use the block, which is the limit", DS__LEASES);
+}
+static void ds__lease_drop(const ds__board *b, uint32_t stake, uint32_t lease) { atomic_store(&b->sheet->stake[stake].lease[lease], 0); }
+
+/* ---- exporting ---- */
+
+static ds__sent **ds__sent_bucket(const char *ptr) { return &ds__share.bucket[(uintptr_t)ptr / DS__UNIT % DS__SENT_BUCKETS]; }
+
+/* The record of a live exported block; NULL: none. take: it leaves its bucket. The lock is held. */
+static ds__sent *ds__sent_find(const char *ptr, int take) {
+    ds__sent **p = ds__sent_bucket(ptr);
+    while (*p && (*p)->ptr != ptr) p = &(*p)->next;
+    ds__sent *s = *p;
+    if (s && take) *p = s->next;
+    return s;
+}
+
+/* The user has freed the block; its arena is locked. 1: other processes still have it. */
+static int ds__share_hold(ds__mblock *b) {
+    ds__lock_take(&ds__share.lock);
+    ds__sent *s = ds__sent_find(b->ptr, 1);
+    int leased = 0;
+    if (s) {
+        ds__stake_close(s->stake);
+        leased = ds__stake_leased(s->stake, 0);
+        ds__sent **list = leased ? &ds__share.limbo : &ds__share.over;
+        s->next = *list;
+        *list = s;
+        if (leased) atomic_fetch_add(&ds__share.in_limbo, 1);
+        else b->exported = 0;
+    }
+    ds__lock_give(&ds__share.lock);
+    return leased;
+}
+
+/* Ends what the record of a block that nobody else has stands for. The mutex is held. */
+static void ds__sent_clear(ds__sent *s) {
+    if (s->event.id) { ds__event_drop(s->event); ds__share.events--; }
+    ds__boards_lock();
+    ds__stake_end(ds__boards.own, s->stake);
+    ds__boards_unlock();
+}
+static void ds__sent_end(ds__sent *s) {
+    ds__sent_clear(s);
+    ds__release(s);
+}
+
+/* The segment's memory, which the allocator has given back and nobody has open, or which stays where it is. The mutex is held. */
+static void ds__hoard_end(ds__hoard *h, int stays) {
+    ds__found f;
+    if (stays) (void)ds__range_remove(h->base, DS_MEMORY_DEVICE | DS__HELD_SHARED, &f);
+    else DS_IGNORE(ds__shared_segment_free(h->device, h->base, h->size, 1)); /* the allocator has waited for the device */
+    if (h->generation && !stays) {
+        ds__boards_lock();
+        ds__stake_end(ds__boards.own, h->stake);
+        ds__boards_unlock();
+    }
+    ds__release(h);
+}
+
+/* The mutex is held. */
+static void ds__hoards_collect(void) {
+    for (ds__hoard **p = &ds__share.hoards; *p; ) {
+        ds__hoard *h = *p;
+        int leased = h->over && h->generation && ds__stake_leased(h->stake, 1);
+        int stays = leased && ds__share.ending && h->device.type == DS_DEVICE_CUDA; /* on a CPU device only the name goes */
+        if (stays) ds__warn("%zu bytes at %p stay until the process ends: other processes have them open", h->size, (void *)h->base);
+        if (!h->over || (leased && !ds__share.ending)) { p = &h->next; continue; }
+        *p = h->next;
+        ds__hoard_end(h, stays);
+    }
+}
+
+static ds_result ds__share_segment_alloc(ds_device device, size_t size, void **out) {
+    ds__hoard *h = ds__alloc(sizeof *h);
+    if (!h) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a segment");
+    ds_result r = ds__shared_segment_alloc(device, size, out);
+    if (r < 0) { ds__release(h); return r; }
+    h->device = device;
+    h->base = *out;
+    h->size = size;
+    pthread_mutex_lock(&ds__share.mutex);
+    ds__share.ending = 0;
+    h->next = ds__share.hoards;
+    ds__share.hoards = h;
+    pthread_mutex_unlock(&ds__share.mutex);
+    return DS_OK;
+}
+static ds_result ds__share_segment_free(ds_device device, void *ptr, size_t size) {
+    (void)size;
+    ds__tls.quiet++;
+    ds_result r = ds__driver_of(device)->memory_wait(device.index);
+    ds__tls.quiet--;
+    if (r < 0) return r;
+    pthread_mutex_lock(&ds__share.mutex);
+    for (ds__hoard *h = ds__share.hoards; h; h = h->next)
+        if (h->base == ptr) {
+            h->over = 1;
+            if (h->generation) ds__stake_close(h->stake);
+        }
+    ds__hoards_collect();
+    pthread_mutex_unlock(&ds__share.mutex);
+    return DS_OK;
+}
+
+/* The name and the stake of the segment, made at its first export. The mutex is held. */
+static ds_result ds__hoard_export(ds__hoard *h) {
+    ds__board *b;
+    if (h->generation) return DS_OK;
+    ds_result r = ds__driver_of(h->device)->share_export(h->device.index, h->base, h->size, h->handle);
+    if (r < 0) return r;
+    ds__boards_lock();
+    r = ds__board_own(&b);
+    if (r == DS_OK) r = ds__stake_new(b, &h->stake, &h->generation);
+    ds__boards_unlock();
+    return r;
+}
+
+/* What importers do is ordered behind what is on the block's stream so far: by the record's event, or it is waited for. `end`: of a stream
+   that has ended. */
+static ds_result ds__sent_order(const ds__sent *s, ds_stream stream, ds_event end) {
+    ds__stream *of = ds__pin(&ds__g.streams, stream.id);
+    ds_result r = DS_OK;
+    if (!of) return end.id ? ds__event_sync(end, DS__FOREVER) : DS_OK;
+    if (ds__is_capturing(of)) r = ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "the block's stream captures, and nothing that is captured runs before a launch");
+    else r = s->event.id ? ds__event_record(s->event, stream, DS__OP_RECORD) : ds__stream_sync(stream, DS__FOREVER);
+    ds__stream_unpin(of);
+    return r;
+}
+
+/* A record for a block. The mutex is held. */
+static ds_result ds__sent_new(ds__mblock *b, char *ptr, ds__sent **out) {
+    ds__sent *s = ds__alloc(sizeof *s);
+    if (!s) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to export a block");
+    s->block = b;
+    s->ptr = ptr;
+    ds__boards_lock();
+    ds_result r = ds__stake_new(ds__boards.own, &s->stake, &s->generation);
+    ds__boards_unlock();
+    if (r < 0) { ds__release(s); return r; }
+    if (ds__share.events < DS__SENT_EVENTS && (r = ds__event_new(DS_EVENT_INTERPROCESS | DS_EVENT_BLOCKING_WAIT, NULL, &s->event)) == DS_OK) ds__share.events++;
+    if (r < 0) { ds__sent_end(s); return r; }
+    *out = s;
+    return DS_OK;
+}
+
+static ds_result ds__sent_event(const ds__sent *s, ds__parcel *p) {
+    ds__event *e = s->event.id ? ds__event_pin(s->event) : NULL;
+    void *native = e ? atomic_load(&e->native) : NULL;
+    ds_result r = native ? e->driver->event_export(native, p->event) : DS_OK;
+    p->has_event = r == DS_OK && native;
+    if (e) ds__event_unpin(e);
+    return r;
+}
+
+/* What an export needs to know of a block, as it is found under its arena's lock. */
+typedef struct ds__exported { ds__mblock *block; char *start, *base; size_t size; ds_stream stream; ds_event end; int shareable; } ds__exported;
+static int ds__export_look(const void *ptr, ds__exported *x) {
+    ds__arena *a = NULL;
+    ds__mblock *b = ds__find_live(ptr, 0, &a);
+    memset(x, 0, sizeof *x);
+    if (!b) return 0;
+    x->block = b;
+    x->start = b->ptr;
+    x->base = b->seg->base;
+    x->size = b->size;
+    x->stream = b->lent && b->uses ? b->uses->stream : a->stream;
+    x->end = a->end;
+    x->shareable = b->seg->source == DS__FROM_SHARE;
+    ds__arena_unlock(a);
+    return 1;
+}
+
+/* Marks the block as exported, if it is still the same one, and enters a record that is new. */
+static int ds__export_mark(const ds__exported *x, ds__sent *fresh) {
+    ds__arena *a = NULL;
+    ds__mblock *b = ds__find_live(x->start, 1, &a);
+    int same = b == x->block;
+    if (same && fresh) {
+        b->exported = 1;
+        ds__lock_take(&ds__share.lock);
+        ds__sent **bucket = ds__sent_bucket(x->start);
+        fresh->next = *bucket;
+        *bucket = fresh;
+        ds__lock_give(&ds__share.lock);
+    }
+    if (b) ds__arena_unlock(a);
+    return same;
+}
+
+/* The mutex is held. */
+static ds_result ds__block_export(const ds__exported *x, ds__parcel *p) {
+    ds__sent *s, *fresh = NULL;
+    ds__hoard *h = ds__share.hoards;
+    while (h && h->base != x->base) h = h->next;
+    if (!h) return ds__fail(DS_ERR_INVALID_VALUE, "%p was freed by another thread at the same time", (void *)x->start);
+    ds_result r = ds__hoard_export(h);
+    if (r < 0) return r;
+    ds__lock_take(&ds__share.lock);
+    s = ds__sent_find(x->start, 0);
+    ds__lock_give(&ds__share.lock);
+    if (!s && (r = ds__sent_new(x->block, x->start, &fresh)) == DS_OK) s = fresh;
+    if (r == DS_OK) r = ds__sent_order(s, x->stream, x->end);
+    if (r == DS_OK) r = ds__sent_event(s, p);
+    if (r == DS_OK && !ds__export_mark(x, fresh)) r = ds__fail(DS_ERR_INVALID_VALUE, "%p was freed by another thread at the same time", (void *)x->start);
+    if (r < 0) {
+        if (fresh) ds__sent_end(fresh);
+        return r;
+    }
+    p->version = DS__PARCEL_VERSION;
+    p->type = (uint8_t)h->device.type;
+    p->pid = ds__boards.own->pid;
+    p->fd = ds__boards.own->fd;
+    p->cookie = ds__boards.own->cookie;
+    p->stake = s->stake;
+    p->generation = s->generation;
+    p->seg_stake = h->stake;
+    p->seg_generation = h->generation;
+    p->block = (uint64_t)(x->start - x->base);
+    p->size = x->size;
+    p->seg_size = h->size;
+    memcpy(p->memory, h->handle, sizeof p->memory);
+    return DS_OK;
+}
+
+static void ds__share_collect_by_the_way(void);
+static ds__got *ds__got_of(const void *ptr);
+
+DSDEF ds_result (ds_mem_export)(const void *ptr, ds_ipc_mem_handle *out) {
+    ds__exported x;
+    ds__parcel p;
+    if (out) memset(out, 0, sizeof *out);
+    DS__ENTER("ds_mem_export");
+    DS__REQUIRE(out, "out is NULL");
+    memset(&p, 0, sizeof p);
+    if (!ds__export_look(ptr, &x)) {
+        pthread_mutex_lock(&ds__share.mutex);
+        int foreign = ds__got_of(ptr) != NULL;
+        pthread_mutex_unlock(&ds__share.mutex);
+        DS__REQUIRE(!foreign, "%p was imported; the process that allocated it exports it", ptr);
+        return ds__fail(DS_ERR_INVALID_VALUE, "%p is in no block that is allocated", ptr);
+    }
+    DS__REQUIRE(x.shareable, "the block at %p is not of a shareable pool (ds_pool_desc), and only such memory can be opened by other processes", (void *)x.start);
+    pthread_mutex_lock(&ds__share.mutex);
+    ds_result r = ds__block_export(&x, &p);
+    pthread_mutex_unlock(&ds__share.mutex);
+    ds__share_collect_by_the_way();
+    if (r < 0) return r;
+    p.inner = (uint64_t)((const char *)ptr - x.start);
+    memcpy(out, &p, sizeof p);
+    return DS_OK;
+}
+
+/* ---- importing ---- */
+
+/* The import whose block holds the address and that is not closed; NULL: none. The mutex is held. */
+static ds__got *ds__got_of(const void *ptr) {
+    ds__got *g = ds__share.got;
+    while (g && !(g->open && (uintptr_t)ptr - (uintptr_t)g->ptr < g->size)) g = g->next;
+    return g;
+}
+
+/* A stream has come to the end of an import: on a thread of the driver's, with no lock. */
+static void ds__got_passed(ds_stream stream, ds_result status, void *user) {
+    ds__got *g = user;
+    (void)stream;
+    (void)status;
+    if (atomic_fetch_sub(&g->left, 1) != 1) return;
+    ds__lease_drop(g->guest->board, g->stake, g->lease);
+    atomic_store(&g->gone, 1); /* now the other threads may end it */
+}
+
+/* Closes a segment of which no block is left. The mutex is held. */
+static void ds__guest_end(ds__guest *q) {
+    ds__guest **p = &ds__share.guests;
+    while (*p != q) p = &(*p)->next;
+    *p = q->next;
+    ds__shared_segment_close(q->device, q->base);
+    ds__lease_drop(q->board, q->stake, q->lease);
+    ds__boards_lock();
+    ds__board_close(q->board);
+    ds__boards_unlock();
+    ds__release(q);
+}
+
+/* Ends imports whose streams have passed; all: at shutdown. The mutex is held. */
+static void ds__got_collect(int all) {
+    for (ds__got **p = &ds__share.got; *p; ) {
+        ds__got *g = *p;
+        if (!atomic_load(&g->gone) && !all) { p = &g->next; continue; }
+        if (!atomic_load(&g->gone)) ds__lease_drop(g->guest->board, g->stake, g->lease);
+        *p = g->next;
+        if (--g->guest->blocks == 0) ds__guest_end(g->guest);
+        ds__release(g);
+    }
+}
+
+/* The segment of another process, opened if it is not; the board is the caller's, or the segment's from now on. The mutex is held. */
+static ds_result ds__guest_of(ds_device device, const ds__parcel *p, ds__board *b, ds__guest **out) {
+    ds__guest *q = ds__share.guests;
+    while (q && (q->board != b || q->stake != p->seg_stake || q->generation != p->seg_generation || q->device.index != device.index || q->device.type != device.type)) q = q->next;
+    if ((*out = q) != NULL) return DS_OK;
+    if (!(q = ds__alloc(sizeof *q))) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to import a block");
+    ds_result r = ds__lease_take(b, p->seg_stake, p->seg_generation, &q->lease);
+    if (r < 0) { ds__release(q); return r; }
+    void *base = NULL;
+    r = ds__shared_segment_open(device, p->memory, (size_t)p->seg_size, &base);
+    if (r < 0) { ds__lease_drop(b, p->seg_stake, q->lease); ds__release(q); return r; }
+    q->device = device;
+    q->board = b;
+    q->base = base;
+    q->size = (size_t)p->seg_size;
+    q->stake = p->seg_stake;
+    q->generation = p->seg_generation;
+    ds__boards_lock();
+    b->users++;
+    ds__boards_unlock();
+    q->next = ds__share.guests;
+    ds__share.guests = q;
+    *out = q;
+    return DS_OK;
+}
+
+/* One more import of a block that is imported already; 0: it is not, or closed and about to go. The mutex is held. */
+static ds__got *ds__got_again(ds_device device, const ds__parcel *p, const ds__board *b) {
+    for (ds__got *g = ds__share.got; g; g = g->next) {
+        int left = atomic_load(&g->left);
+        if (g->guest->board != b || g->stake != p->stake || g->generation != p->generation) continue;
+        if (g->guest->device.type != device.type || g->guest->device.index != device.index) continue;
+        while (left > 0)
+            if (atomic_compare_exchange_weak(&g->left, &left, left + 1)) { g->open++; return g; }
+    }
+    return NULL;
+}
+
+/* The mutex is held. */
+static ds_result ds__got_new(ds_device device, const ds__parcel *p, ds__board *b, ds__got **out) {
+    uint32_t lease;
+    ds__guest *q = NULL;
+    ds_result r = ds__lease_take(b, p->stake, p->generation, &lease);
+    if (r < 0) return r;
+    ds__got *g = ds__alloc(sizeof *g);
+    r = g ? ds__guest_of(device, p, b, &q) : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to import a block");
+    if (r < 0) { ds__release(g); ds__lease_drop(b, p->stake, lease); return r; }
+    q->blocks++;
+    g->guest = q;
+    g->ptr = q->base + p->block;
+    g->size = (size_t)p->size;
+    g->stake = p->stake;
+    g->generation = p->generation;
+    g->lease = lease;
+    g->open = 1;
+    atomic_store(&g->left, 1);
+    g->next = ds__share.got;
+    ds__share.got = g;
+    *out = g;
+    return DS_OK;
+}
+
+/* The stream goes on behind what the exporter had put on its own. */
+static ds_result ds__parcel_wait(ds_device device, const ds__parcel *p, ds_stream stream) {
+    ds_event event = { 0 };
+    if (!p->has_event) return DS_OK;
+    ds_result r = ds__event_open(device, p->event, &event);
+    if (r == DS_OK) r = ds__wait_event(stream, event, DS__OP_WAIT);
+    ds__event_drop(event);
+    return r;
+}
+
+/* The mutex is held. */
+static ds_result ds__block_import(ds_device device, const ds__parcel *p, ds_stream stream, ds__got **out) {
+    ds__board *b = NULL;
+    ds__boards_lock();
+    ds_result r = ds__board_open(p->pid, p->fd, p->cookie, &b);
+    ds__boards_unlock();
+    if (r < 0) return r;
+    ds__got *g = ds__got_again(device, p, b);
+    if (!g) r = ds__got_new(device, p, b, &g);
+    if (r == DS_OK && (r = ds__parcel_wait(device, p, stream)) < 0) {
+        g->open--;
+        ds__got_passed(stream, r, g);
+        ds__got_collect(0);
+    }
+    ds__boards_lock();
+    ds__board_close(b);
+    ds__boards_unlock();
+    *out = g;
+    return r;
+}
+
+/* Whether the bytes can have come from ds_mem_export. */
+static ds_result ds__parcel_check(const ds__parcel *p, ds_device device) {
+    DS__REQUIRE(p->version != 0 && p->version <= 64, "these bytes are no handle of ds_mem_export");
+    if (p->version != DS__PARCEL_VERSION) return ds__fail(DS_ERR_UNSUPPORTED, "the handle has version %d, and %d is the newest that is known here", p->version, DS__PARCEL_VERSION);
+    DS__REQUIRE(p->stake < DS__STAKES && p->seg_stake < DS__STAKES && p->seg_size && p->block < p->seg_size && p->size <= p->seg_size - p->block && p->inner < p->size,
+                "these bytes are no handle of ds_mem_export");
+    if (p->type != device.type) return ds__fail(DS_ERR_CROSS_DRIVER, "the memory is of a %s device and cannot be imported on a %s device", ds__type_name(p->type), ds__type_name(device.type));
+    return DS_OK;
+}
+
+DSDEF ds_result (ds_mem_import)(ds_device device, const ds_ipc_mem_handle *handle, ds_stream stream, void **out) {
+    ds__parcel p;
+    ds__got *g = NULL;
+    if (out) *out = NULL;
+    DS__ENTER("ds_mem_import");
+    DS__REQUIRE(out && handle, "%s is NULL", out ? "handle" : "out");
+    DS__RESOLVE(device);
+    memcpy(&p, handle, sizeof p);
+    ds_result r = ds__parcel_check(&p, device);
+    if (r < 0) return r;
+    ds__stream *s = ds__stream_pin(stream);
+    if (!s) return DS_ERR_INVALID_HANDLE;
+    if (s->device.type != device.type || s->device.index != device.index)
+        r = ds__fail(DS_ERR_DEVICE_MISMATCH, "the stream belongs to %s:%d, the memory is to be on %s:%d", ds__type_name(s->device.type), s->device.index, ds__type_name(device.type), device.index);
+    else if (ds__is_capturing(s)) r = ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "memory cannot be imported on a stream that captures");
+    ds__stream_unpin(s);
+    if (r < 0) return r;
+    if ((r = ds__mem_setup()) < 0) return r; /* the shutdown is to know of it */
+    pthread_mutex_lock(&ds__share.mutex);
+    ds__got_collect(0);
+    r = ds__block_import(device, &p, stream, &g);
+    if (r == DS_OK) *out = g->ptr + p.inner;
+    pthread_mutex_unlock(&ds__share.mutex);
+    return r;
+}
+
+/* The stream is told to end the import there. The mutex is held. */
+static ds_result ds__got_close(ds__got *g, ds__stream *s, ds_stream stream) {
+    ds__op op = ds__op_make(DS__OP_CALLBACK);
+    op.u.host.fn = NULL;
+    op.u.host.callback = ds__got_passed;
+    op.u.host.user = g;
+    op.u.host.dtor_fn = NULL;
+    op.u.host.stream = stream.id;
+    if (ds__is_capturing(s)) return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "imported memory cannot be closed on a stream that captures");
+    ds_result r = ds__submit(s, &op);
+    if (r == DS_ERR_FAILED || r == DS_ERR_PEER_DIED) { /* nothing more runs there once what runs now is over */
+        DS_IGNORE(s->driver->stream_synchronize(s->native, DS__FOREVER));
+        ds__got_passed(stream, r, g);
+        r = DS_OK;
+    }
+    if (r == DS_OK) g->open--;
+    return r;
+}
+
+DSDEF ds_result (ds_mem_import_close)(void *ptr, ds_stream stream) {
+    DS__ENTER("ds_mem_import_close");
+    ds__stream *s = ds__stream_pin(stream);
+    if (!s) return DS_ERR_INVALID_HANDLE;
+    pthread_mutex_lock(&ds__share.mutex);
+    ds__got *g = ds__got_of(ptr);
+    ds_result r = DS_OK;
+    if (!g) r = ds__fail(DS_ERR_INVALID_VALUE, "%p is in no memory that was imported", ptr);
+    else if (g->guest->device.type != s->device.type) r = ds__fail(DS_ERR_CROSS_DRIVER, "the memory and the stream belong to different drivers");
+    else r = ds__got_close(g, s, stream);
+    ds__got_collect(0);
+    pthread_mutex_unlock(&ds__share.mutex);
+    ds__stream_unpin(s);
+    ds__share_collect_by_the_way();
+    return r;
+}
+
+/* ---- collecting ---- */
+
+/* Takes what is not needed any more out of the lists; gives the blocks that come back. The mutex is held. */
+static ds__sent *ds__share_sort(void) {
+    ds__sent *ready = NULL, *over, *limbo;
+    ds__got_collect(0);
+    ds__lock_take(&ds__share.lock);
+    over = ds__share.over;
+    limbo = ds__share.limbo;
+    ds__share.over = ds__share.limbo = NULL;
+    ds__lock_give(&ds__share.lock);
+    while (over) { ds__sent *s = over; over = s->next; ds__sent_end(s); }
+    while (limbo) {
+        ds__sent *s = limbo;
+        limbo = s->next;
+        if (!ds__stake_leased(s->stake, 1)) {
+            ds__sent_clear(s);
+            atomic_fetch_sub(&ds__share.in_limbo, 1);
+            s->next = ready;
+            ready = s;
+            continue;
+        }
+        ds__lock_take(&ds__share.lock);
+        s->next = ds__share.limbo;
+        ds__share.limbo = s;
+        ds__lock_give(&ds__share.lock);
+    }
+    ds__hoards_collect();
+    ds__share.looked_ns = ds__now_ns();
+    return ready;
+}
+
+/* How much trouble to take: none while another thread is at it, or while many are in limbo and were looked at a moment ago. */
+enum { DS__COLLECT_BY_THE_WAY, DS__COLLECT_IF_FREE, DS__COLLECT_ALL };
+static void ds__share_collect_now(int how, size_t *out_count) {
+    size_t count = 0;
+    if (how == DS__COLLECT_ALL) pthread_mutex_lock(&ds__share.mutex);
+    else if (pthread_mutex_trylock(&ds__share.mutex)) return;
+    size_t many = atomic_load(&ds__share.in_limbo);
+    int now = how != DS__COLLECT_BY_THE_WAY || many < 32 || ds__now_ns() - ds__share.looked_ns > 1000000;
+    ds__sent *ready = now ? ds__share_sort() : NULL;
+    int warn = many > DS__LIMBO_MANY && !ds__share.warned;
+    if (warn) ds__share.warned = 1;
+    pthread_mutex_unlock(&ds__share.mutex);
+    if (warn) ds__warn("%zu freed blocks are kept because other processes have not closed them", many);
+    while (ready) { /* the allocator's locks may be held by who waits for the mutex */
+        ds__sent *s = ready;
+        ready = s->next;
+        ds__mem_return(s->block);
+        ds__release(s);
+        count++;
+    }
+    if (out_count) *out_count = count;
+}
+static void ds__share_collect_by_the_way(void) { ds__share_collect_now(DS__COLLECT_BY_THE_WAY, NULL); }
+static size_t ds__share_collect(void) {
+    size_t count = 0;
+    ds__share_collect_now(DS__COLLECT_IF_FREE, &count);
+    return count;
+}
+DSDEF ds_result (ds_mem_ipc_collect)(void) {
+    DS__ENTER("ds_mem_ipc_collect");
+    ds__share_collect_now(DS__COLLECT_ALL, NULL);
+    return DS_OK;
+}
+
+/* When all work is done, before the segments go. */
+static void ds__share_shutdown(void) {
+    pthread_mutex_lock(&ds__share.mutex);
+    ds__share.ending = 1;
+    ds__got_collect(1);
+    for (size_t i = 0; i < DS__SENT_BUCKETS + 2; i++) {
+        ds__sent **list = i < DS__SENT_BUCKETS ? &ds__share.bucket[i] : i == DS__SENT_BUCKETS ? &ds__share.limbo : &ds__share.over;
+        while (*list) { ds__sent *s = *list; *list = s->next; ds__sent_end(s); }
+    }
+    atomic_store(&ds__share.in_limbo, 0);
+    ds__share.warned = 0;
+    pthread_mutex_unlock(&ds__share.mutex);
+}
 
 /* ---- >>memory end -------------------------------------------------------------------------------------------------- */
 
-/* What was not freed is told by owner, then everything goes. Called by ds_shutdown when all work is done. */
+/* What was not freed is told by owner, then all memory of a device goes. */
+static void ds__mem_end(ds__mdevice *dev) {
+    ds__tell_leaks(dev);
+    for (ds__mpool *p = &dev->main; p; p = p->next) {
+        for (ds__arena *a = p->arenas; a; a = a->next) {
+            for (ds__segment *s = a->segments; s; s = s->next) {
+                if (s->page) ds__space_release(dev->device, s->base, s->size);
+                else if (s->source == DS__FROM_ASYNC) {} /* the driver's pool ends with the driver */
+                else DS_IGNORE(ds__source_free(a, s));
+                for (ds__mblock *b = s->first; b; b = b->next)
+                    for (ds__muse *u = b->uses; u; u = u->next) ds__event_drop(u->event);
+                ds__release(s->granule);
+            }
+            for (ds__muse *u = a->spare_uses; u; u = u->next) ds__event_drop(u->event);
+            ds__event_drop(a->end);
+            pthread_mutex_destroy(&a->grow);
+        }
+        ds__release(p->label);
+    }
+    pthread_mutex_destroy(&dev->lock);
+}
+
+/* Called by ds_shutdown when all work is done. */
 static void ds__mem_shutdown(void) {
+    atomic_store(&ds__m.closing, 1);
     ds__share_shutdown();
     ds__pinned_shutdown();
     ds__snapshot_shutdown();
@@ -5917,26 +8213,10 @@ static void ds__mem_shutdown(void) {
         for (int i = 0; i < DS__MAX_DEVICES; i++) {
             ds__mdevice *dev = ds__mem_device_at(backend, i);
             if (!dev) continue;
-            ds__tell_leaks(dev);
-            for (ds__mpool *p = &dev->main; p; p = p->next) {
-                for (ds__arena *a = p->arenas; a; a = a->next) {
-                    for (ds__segment *s = a->segments; s; s = s->next) {
-                        if (s->page) ds__space_release(dev->device, s->base, s->size);
-                        else if (s->source == DS__FROM_ASYNC) {} /* the driver's pool ends with the driver */
-                        else DS_IGNORE(ds__source_free(a, s));
-                        for (ds__mblock *b = s->first; b; b = b->next)
-                            for (ds__muse *u = b->uses; u; u = u->next) ds__event_drop(u->event);
-                        ds__release(s->granule);
-                    }
-                    for (ds__muse *u = a->spare_uses; u; u = u->next) ds__event_drop(u->event);
-                    ds__event_drop(a->end);
-                    pthread_mutex_destroy(&a->grow);
-                }
-                ds__release(p->label);
-            }
-            pthread_mutex_destroy(&dev->lock);
+            ds__mem_end(dev);
             atomic_store(&ds__m.device[backend][i], NULL);
         }
+    ds__resource_shutdown();
     ds__release(ds__m.pools);
     ds__release(ds__m.sorted);
     ds__release(ds__m.shortage);
@@ -5951,8 +8231,8 @@ static void ds__mem_shutdown(void) {
     ds__m.pool_count = ds__m.pool_room = 0;
     ds__m.sorted_count = ds__m.sorted_room = ds__m.shortage_count = ds__m.oom_count = 0;
     ds__m.configured = 0;
-    ds__upper.stream_gone_fn = 0;
-    ds__upper.shutdown_fn = 0;
+    atomic_store(&ds__upper.stream_gone_fn, (void (*)(ds__stream *))0);
+    atomic_store(&ds__upper.shutdown_fn, (void (*)(void))0);
 }
 
 #endif /* C */

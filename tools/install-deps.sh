@@ -11,6 +11,7 @@ compiles() { # compiles COMPILER LANGUAGE HEADER...
 }
 # Only where we know the packages; elsewhere that case of the matrix is skipped.
 crosses() { ! have apt-get || { have aarch64-linux-gnu-gcc && have qemu-aarch64; }; }
+library() { for d in /usr/lib /usr/lib64 /usr/lib/*; do [ ! -e "$d/$1" ] || return 0; done; return 1; }
 links() { echo 'int main(void) { return 0; }' | "$@" -x c - -o /dev/null 2>/dev/null; }
 
 if have apt-get; then column=3 install="apt-get install -y --no-install-recommends"
@@ -37,6 +38,10 @@ bench|have gnuplot|gnuplot-nox|gnuplot|gnuplot|gnuplot|gnuplot|gnuplot
 bench|compiles cc c CL/cl.h|ocl-icd-opencl-dev|ocl-icd-devel|opencl-headers ocl-icd|opencl-headers opencl-icd-loader-dev|opencl-headers ocl-icd-devel|OpenCL's headers and loader
 bench|ls /etc/OpenCL/vendors/pocl*.icd|pocl-opencl-icd|pocl|pocl|-|pocl|PoCL
 bench|compiles c++ c++ tbb/task_group.h|libtbb-dev|tbb-devel|onetbb|onetbb-dev|tbb-devel|oneTBB
+bench|have xz|xz-utils|xz|xz|xz|xz|xz
+bench|library libjemalloc.so.2|libjemalloc2|jemalloc|jemalloc|-|libjemalloc2|jemalloc
+bench|library libmimalloc.so.2|libmimalloc2.0|mimalloc|mimalloc|mimalloc2|-|mimalloc
+bench|library libtcmalloc_minimal.so.4|libtcmalloc-minimal4|gperftools-libs|gperftools|gperftools|gperftools|tcmalloc (gperftools)
 kernels|have clang-14|clang-14|-|-|-|-|clang 14 by the name of clang-14 (the PTX of another version differs)
 model|have spin|spin|-|-|-|-|spin
 END

@@ -43,7 +43,8 @@ skipped=0
 
 cxx_of() { echo "$1" | sed 's/clang/clang++/; t; s/gcc/g++/; t; s/cc$/c++/'; }
 header_names=devstream.h
-[ -n "$label" ] || header_names="$header_names devstream_cpu.h"
+[ -n "$label" ] || header_names="$header_names devstream_cpu.h devstream_alloc.h"
+alloc=devstream_alloc.h; [ -z "$label" ] || alloc=devstream.h
 
 compiler() { # compiler CC: what is done with each compiler
     cc=$1 cxx=$(cxx_of "$1")
@@ -64,6 +65,12 @@ compiler() { # compiler CC: what is done with each compiler
     t "$cc, DEVSTREAM_STATIC: runs" "$cc -std=c11 \$C -DIMPLEMENT -DDEVSTREAM_STATIC \$T/use.c -o use -pthread && ./use
         nm -g --defined-only use | grep ' ds_' && exit 1 || true"
     t "$cc, DEVSTREAM_NO_SITES: runs" "$cc -std=c11 \$C -DIMPLEMENT -DDEVSTREAM_NO_SITES \$T/use.c -o use -pthread && ./use"
+    t "$cc, the allocator's example: runs" "
+        awk -v want=header -f \$T/extract.awk \$root/devstream_alloc.h | sed 's/devstream_alloc.h/$alloc/' >app.c
+        $cc -std=c11 \$C app.c -o app -pthread && ./app >out && grep -q 'bytes are cached' out"
+    t "$cc, the allocator after devstream.h, static, without sites: runs" "
+        { echo '#include \"devstream.h\"'; awk -v want=header -f \$T/extract.awk \$root/devstream_alloc.h | sed 's/devstream_alloc.h/$alloc/'; } >app.c
+        $cc -std=c11 -DDEVSTREAM_STATIC -DDEVSTREAM_NO_SITES \$C app.c -o app -pthread && ./app >out && grep -q 'bytes are cached' out"
     t "$cc, DEVSTREAM_NO_CPU: runs" "$cc -std=c11 \$C \$T/nocpu.c -o nocpu -pthread && ./nocpu"
     t "$cc, included twice" "$cc -std=c11 \$C -c \$T/twice.c"
     t "$cc, the header's example: runs" "
@@ -103,7 +110,7 @@ t "every declared function is there" "
     for name in \$(cat declared); do grep -qx \$name names || { echo \"\$name is missing\"; exit 1; }; done"
 t "macros begin with DS or ds_" "
     $CC -std=c11 -dM -E \$T/names.c | sort >before
-    echo '#include \"devstream.h\"' | $CC -std=c11 -I\$I -dM -E -x c - | sort >after
+    echo '#include \"$alloc\"' | $CC -std=c11 -I\$I -dM -E -x c - | sort >after
     comm -13 before after | awk '{ print \$2 }' | grep -v '^\(DS\|DEVSTREAM\|ds_\)' && { echo 'these macros are visible'; exit 1; } || true"
 t "DEVSTREAM_API stands in front of every function" "
     $CC -std=c11 -fPIC -shared '-DDEVSTREAM_API=__attribute__((visibility(\"hidden\")))' \$C \$T/impl.c -o lib.so -pthread

@@ -4,6 +4,10 @@
 #define DEVSTREAM_IMPLEMENTATION
 #include "devstream.h"
 #include "devstream.h"
+#if __has_include("devstream_alloc.h")
+#include "devstream_alloc.h"
+#include "devstream_alloc.h"
+#endif
 #if __has_include("devstream_cpu.h")
 #include "devstream_cpu.h"
 #include "devstream_cpu.h"
