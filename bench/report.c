@@ -1,26 +1,33 @@
 /* report.c - joins the results of all programs and passes by median; prints the tables and writes the report.
    report RESULTS FOLDER [REPORT.md]: FOLDER gets the data of the plots. Of an old REPORT.md what stands between the notes'
-   markers is kept. report RESULTS: prints only the part about graphs. BENCH_MACHINE is the line about the machine. Exit 1 when a
-   result was wrong or a program failed. */
+   markers is kept. report RESULTS: prints only the part about graphs; report --alloc RESULTS: that about the
+   allocator. BENCH_MACHINE is the line about the machine. Exit 1 when a result was wrong or a program failed. */
 #include "bench.h"
 #include "graphs.h"
+#include "alloc.h"
 
-/* PLAIN: the work of graphs without graphs. */
-enum { DEVSTREAM, FIRST_PEER, LIMIT = FIRST_PEER + 4, FIRST_WAY, PLAIN = FIRST_WAY + 6, SOURCES, SAMPLES = 64 };
+/* PLAIN: the work of graphs without graphs. HEAPS: the allocator's peers; AGAIN: five passes; CONFS: its other configurations. */
+enum { DEVSTREAM, FIRST_PEER, LIMIT = FIRST_PEER + 4, FIRST_WAY, PLAIN = FIRST_WAY + 6, FIRST_HEAP, AGAIN = FIRST_HEAP + 4, FIRST_CONF,
+       SOURCES = FIRST_CONF + 3, SAMPLES = 64 };
 enum {
-#define GRAPH_COUNT_(id, plot, title, unit, meaning, goal, note) + 1
-    GRAPH_ROWS = BENCH_GRAPH_ROWS(GRAPH_COUNT_),
-#undef GRAPH_COUNT_
-    ROWS = BENCH_ROW_COUNT + GRAPH_ROWS /* the main table's, then these */
+#define COUNT_(id, plot, title, unit, meaning, goal, note) + 1
+    GRAPH_ROWS = BENCH_GRAPH_ROWS(COUNT_),
+    ALLOC_ROWS = BENCH_ALLOC_ROWS(COUNT_),
+#undef COUNT_
+    FIRST_GRAPH_ROW = BENCH_ROW_COUNT, FIRST_ALLOC_ROW = FIRST_GRAPH_ROW + GRAPH_ROWS, /* the main table's, these, those */
+    ROWS = FIRST_ALLOC_ROW + ALLOC_ROWS
 };
 static const struct { const char *id, *title; } sources[SOURCES] = {
     {"devstream", "devstream"}, {"thread", "mutex+condvar"}, {"pocl", "PoCL"}, {"tbb", "oneTBB"}, {"gomp", "libgomp"},
     {"limit", "limit"}, {"libc 1", "libc, 1 thread"}, {"libc 2", "libc, 2"}, {"rep 1", "rep movsb, 1"}, {"rep 2", "rep movsb, 2"},
-    {"stream 1", "non-temporal, 1"}, {"stream 2", "non-temporal, 2"}, {"plain", "enqueued"}};
+    {"stream 1", "non-temporal, 1"}, {"stream 2", "non-temporal, 2"}, {"plain", "enqueued"}, {"glibc", "glibc"},
+    {"jemalloc", "jemalloc"}, {"mimalloc", "mimalloc"}, {"tcmalloc", "tcmalloc"}, {"five passes", "five passes"},
+    {"plain conf", "plain"}, {"torch conf", "preset torch"}, {"cupy conf", "preset cupy"}};
 static const bench_row rows[ROWS] = {
 #define BENCH_ROW_(id, plot, title, unit, meaning, goal, note) {#id, title, unit, note, goal, BENCH_##plot, BENCH_##meaning},
     BENCH_ROWS(BENCH_ROW_)
     BENCH_GRAPH_ROWS(BENCH_ROW_)
+    BENCH_ALLOC_ROWS(BENCH_ROW_)
 #undef BENCH_ROW_
 };
 
@@ -71,9 +78,9 @@ static void read_results(const char *path) {
     }
 }
 
-static double best_peer(int r) {
+static double best_of(int r, int first, int end) {
     double best = NAN;
-    for (int s = FIRST_PEER; s < LIMIT; s++)
+    for (int s = first; s < end; s++)
         if (cells[r][s].n && !cells[r][s].wrong && !(best <= cells[r][s].median)) best = cells[r][s].median;
     return best;
 }
@@ -93,9 +100,11 @@ static void value(char out[TEXT], int r, int s) {
     if (c->wrong) { snprintf(out, TEXT, "WRONG"); return; }
     number(middle, c->median);
     if (!c->n) {
-        snprintf(out, TEXT, "%s", gone[s] && (rows[r].plot == BENCH_QUEUE || rows[r].plot == BENCH_GRAPH) ? gone[s] : "-");
+        int shown = rows[r].plot == BENCH_QUEUE || rows[r].plot == BENCH_GRAPH || (rows[r].plot == BENCH_ALLOC && s >= FIRST_HEAP);
+        snprintf(out, TEXT, "%s", gone[s] && shown ? gone[s] : "-");
         return;
     }
+    if (rows[r].plot == BENCH_FIT && rows[r].unit[0] == 'r') { snprintf(out, TEXT, "%.3f", c->median); return; } /* the same in every pass */
     if (s != DEVSTREAM || c->n == 1) { snprintf(out, TEXT, "%s", middle); return; }
     number(low, c->v[0]);
     number(high, c->v[c->n - 1]);
@@ -136,7 +145,7 @@ static void main_table(FILE *f) {
         if (rows[r].meaning == BENCH_MOST) number(line[1], rows[r].goal);
         else snprintf(line[1], TEXT, "%.0f %% of limit", rows[r].goal * 100);
         for (int s = DEVSTREAM; s <= LIMIT; s++) value(line[2 + s], r, s);
-        number(line[8], mine / best_peer(r));
+        number(line[8], mine / best_of(r, FIRST_PEER, LIMIT));
         number(line[9], mine / cells[r][LIMIT].median);
         verdict(line[10], r);
     }
@@ -149,8 +158,8 @@ static void graphs_table(FILE *f) {
                                         "limit", "/ enqueued", "/ PoCL", "/ limit",  "goal met"};
     enum { POCL = FIRST_PEER + 1 };
     for (int c = 0; c < 10; c++) snprintf(t[0][c], TEXT, "%s", heads[c]);
-    for (int r = BENCH_ROW_COUNT; r < ROWS; r++) {
-        char (*line)[TEXT] = t[r - BENCH_ROW_COUNT + 1];
+    for (int r = FIRST_GRAPH_ROW; r < FIRST_ALLOC_ROW; r++) {
+        char (*line)[TEXT] = t[r - FIRST_GRAPH_ROW + 1];
         static const int columns[] = {DEVSTREAM, PLAIN, POCL, LIMIT};
         const cell *c = &cells[r][DEVSTREAM];
         double mine = c->n && !c->wrong ? c->median : NAN;
@@ -162,6 +171,62 @@ static void graphs_table(FILE *f) {
         verdict(line[9], r);
     }
     table(f, GRAPH_ROWS + 1, 10, t);
+}
+
+/* PyTorch's figure of a row, which is given and not measured. */
+static const char *given(int r) {
+    static const struct { const char *id, *text; } list[] = {
+#define GIVEN_(id, text) {#id, text},
+        BENCH_ALLOC_GIVEN(GIVEN_)
+#undef GIVEN_
+    };
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++)
+        if (!strcmp(list[i].id, rows[r].id)) return list[i].text;
+    return "-";
+}
+
+static void alloc_table(FILE *f) {
+    static char t[ALLOC_ROWS + 1][12][TEXT];
+    static const char *const heads[] = {"row", "goal", "devstream", "", "", "", "", "PyTorch, elsewhere", "limit", "/ best peer",
+                                        "/ limit", "goal met"};
+    int n = 1;
+    for (int c = 0; c < 12; c++) snprintf(t[0][c], TEXT, "%s", c > 2 && c < 7 ? sources[FIRST_HEAP + c - 3].title : heads[c]);
+    for (int r = FIRST_ALLOC_ROW; r < ROWS; r++) {
+        if (rows[r].plot != BENCH_ALLOC) continue;
+        char (*line)[TEXT] = t[n++];
+        const cell *c = &cells[r][DEVSTREAM];
+        double mine = c->n && !c->wrong ? c->median : NAN;
+        snprintf(line[0], TEXT, "%.44s, %.8s", rows[r].title, rows[r].unit);
+        number(line[1], rows[r].goal);
+        value(line[2], r, DEVSTREAM);
+        for (int i = 0; i < 4; i++) value(line[3 + i], r, FIRST_HEAP + i);
+        snprintf(line[7], TEXT, "%s", given(r));
+        value(line[8], r, LIMIT);
+        number(line[9], mine / best_of(r, FIRST_HEAP, AGAIN));
+        number(line[10], cells[r][LIMIT].n ? mine / cells[r][LIMIT].median : NAN);
+        verdict(line[11], r);
+    }
+    table(f, n, 12, t);
+}
+
+/* By configuration: the times of the traces, and how well they fit. */
+static void fit_table(FILE *f) {
+    static char t[ALLOC_ROWS + 1][12][TEXT];
+    static const char *const heads[] = {"row", "goal", "default", "", "", "", "", "PyTorch, elsewhere", "goal met"};
+    int n = 1;
+    for (int c = 0; c < 9; c++) snprintf(t[0][c], TEXT, "%s", c > 2 && c < 7 ? sources[AGAIN + c - 3].title : heads[c]);
+    for (int r = FIRST_ALLOC_ROW; r < ROWS; r++) {
+        if (rows[r].plot != BENCH_FIT && !cells[r][FIRST_CONF].n) continue;
+        char (*line)[TEXT] = t[n++];
+        int alone = !strcmp(rows[r].id, "fit_train_plain") || !strcmp(rows[r].id, "card_train_plain"); /* a column's goal */
+        snprintf(line[0], TEXT, "%.44s, %.8s", rows[r].title, rows[r].unit);
+        number(line[1], rows[r].goal);
+        value(line[2], r, alone ? PLAIN : DEVSTREAM);
+        for (int i = 0; i < 4; i++) value(line[3 + i], r, alone && AGAIN + i == FIRST_CONF ? DEVSTREAM : AGAIN + i);
+        snprintf(line[7], TEXT, "%s", given(r));
+        verdict(line[8], r);
+    }
+    table(f, n, 9, t);
 }
 
 static void ways_table(FILE *f) {
@@ -212,7 +277,7 @@ static void write_plot(const char *folder, const char *name, int plot, int first
     fclose(f);
 }
 
-/* A part of an old report between its markers, or an empty one: what is written by hand ("notes"), or by run.sh ("cuda", "graphs"). */
+/* A part of an old report between its markers, or an empty one: what is written by hand ("notes"), or by run.sh ("cuda", "graphs", "alloc"). */
 static char *read_part(const char *path, const char *name) {
     char *text = calloc(1, 1 << 20), *from = NULL, *to = NULL, open[40], close[40];
     FILE *f = fopen(path, "r");
@@ -233,7 +298,8 @@ static void write_row_notes(FILE *f, int from, int to) {
 }
 
 static void write_report(const char *path) {
-    char *notes = read_part(path, "notes"), *cuda = read_part(path, "cuda"), *graphs = read_part(path, "graphs"), next[512];
+    char *notes = read_part(path, "notes"), *cuda = read_part(path, "cuda"), *graphs = read_part(path, "graphs"),
+         *alloc = read_part(path, "alloc"), next[512];
     const char *machine = getenv("BENCH_MACHINE");
     snprintf(next, sizeof next, "%.500s.new", path);
     FILE *f = fopen(next, "w");
@@ -250,23 +316,35 @@ static void write_report(const char *path) {
                "fill: memset, rep stosb and non-temporal stores.\n\n");
     ways_table(f);
     fprintf(f, "\n## Graphs\n\n%s\n", graphs);
+    fprintf(f, "\n## The allocator\n\n%s\n", alloc);
     fprintf(f, "\n## What a call of cudart costs more through devstream\n\n%s\n", cuda);
     fprintf(f, "\n## Notes\n\n%s\n\n## What the rows measure\n\n", notes);
     write_row_notes(f, 0, BENCH_ROW_COUNT);
     free(notes);
     free(cuda);
     free(graphs);
+    free(alloc);
     if (fclose(f) || rename(next, path)) { perror(path); exit(2); }
 }
 
 int main(int argc, char **argv) {
-    if (argc < 2) { fprintf(stderr, "usage: %s RESULTS [FOLDER [REPORT.md]]\n", argv[0]); return 2; }
-    read_results(argv[1]);
+    int alloc = argc > 2 && !strcmp(argv[1], "--alloc");
+    if (argc < 2) { fprintf(stderr, "usage: %s RESULTS [FOLDER [REPORT.md]] | --alloc RESULTS\n", argv[0]); return 2; }
+    read_results(argv[alloc ? 2 : 1]);
+    if (alloc) {
+        alloc_table(stdout);
+        printf("\nThe traces by configuration: times, and peak of the reserved by peak of the live bytes.\n\n");
+        fit_table(stdout);
+        printf("\n");
+        write_remarks(stderr, "");
+        if (!bench_quick()) write_row_notes(stdout, FIRST_ALLOC_ROW, ROWS);
+        return failed;
+    }
     if (argc == 2) {
         graphs_table(stdout);
         printf("\n");
         write_remarks(stderr, "");
-        write_row_notes(stdout, BENCH_ROW_COUNT, ROWS);
+        write_row_notes(stdout, FIRST_GRAPH_ROW, FIRST_ALLOC_ROW);
         return failed;
     }
     main_table(stdout);

@@ -2,19 +2,25 @@
 # run.sh - builds and runs the benchmarks, prints the table and writes docs/bench.md and docs/bench.svg; under 5 minutes.
 # run.sh cuda - only the CUDA driver's own cost, upon the stand-in for cudart, into docs/bench.md. (On a GPU: make check-gpu.)
 # run.sh graphs - only the rows about graphs, into docs/bench.md; half a minute.
+# run.sh alloc - only the rows about the allocator, into docs/bench.md; alloc --quick: one short pass of devstream and the limit, only printed.
 # run.sh quick - one short pass without the largest copies and the compile times, under 30 seconds, only printed. Set CC, CXX, CFLAGS as you like.
 # Exit 1 when a result was wrong or a program failed; a missed goal is not a failure, and an absent peer is printed.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
-only=${1:-} cc=${CC:-cc} cxx=${CXX:-c++} flags=${CFLAGS:--O2} out=build/bench passes=3
+only=${1:-} short=${2:-} cc=${CC:-cc} cxx=${CXX:-c++} flags=${CFLAGS:--O2} out=build/bench passes=3
 export CC=$cc BENCH_RESULTS=$out/results.tsv
 unset BENCH_QUICK
 warn="-Wall -Wextra -Wpedantic -Wshadow"
 warn_c="$warn -Wconversion -Wsign-conversion -Werror"
 case $only in
     quick) export BENCH_QUICK=1 passes=1 ;;
-    cuda | graphs | '') ;;
-    *) echo "usage: $0 [quick | cuda | graphs]" >&2; exit 2 ;;
+    cuda | graphs | alloc | '') ;;
+    *) echo "usage: $0 [quick | cuda | graphs | alloc [--quick]]" >&2; exit 2 ;;
+esac
+case $only$short in
+    "$only") ;;
+    alloc--quick) export BENCH_QUICK=1 passes=1 ;;
+    *) echo "usage: $0 alloc --quick" >&2; exit 2 ;;
 esac
 read -r load _ </proc/loadavg
 [ "${load%.*}" -lt 1 ] || echo "the machine is busy (load $load): expect worse figures and wide ranges" >&2
@@ -41,13 +47,21 @@ part() {
         $0 == first { while ((getline line <part) > 0) print line; skip = 1 } !skip { print } $0 == last { skip = 0 }' docs/bench.md >$out/bench.md &&
         cp $out/bench.md docs/bench.md
 }
-# Both print a table, and put it into docs/bench.md unless the pass is short.
+# They print a table, and put it into docs/bench.md unless the pass is short.
 graphs() {
     local status
     $out/report $BENCH_RESULTS >$out/graphs.md
     status=$?
     cat $out/graphs.md
     [ -n "${BENCH_QUICK:-}" ] || { echo "Machine: $BENCH_MACHINE."; echo; cat $out/graphs.md; } | part graphs
+    return $status
+}
+alloc() {
+    local status
+    $out/report --alloc $BENCH_RESULTS >$out/alloc.md
+    status=$?
+    cat $out/alloc.md
+    [ -n "${BENCH_QUICK:-}" ] || { echo "Machine: $BENCH_MACHINE."; echo; cat $out/alloc.md; } | part alloc
     return $status
 }
 cuda() {
@@ -60,7 +74,39 @@ cuda() {
 }
 if [ "$only" = cuda ]; then cuda; exit; fi
 
-$cc $flags -c devstream.c -o $out/devstream.o || remark devstream "failed: devstream.c does not build"
+# What the allocator's rows need: the library with it, the traces, the peers.
+declare -A heap=([glibc]= [jemalloc]="LD_PRELOAD=libjemalloc.so.2 MALLOC_CONF=dirty_decay_ms:-1,muzzy_decay_ms:-1,oversize_threshold:0,tcache_max:67108864"
+    [mimalloc]="LD_PRELOAD=libmimalloc.so.2 MIMALLOC_ALLOW_DECOMMIT=0 MIMALLOC_RESERVE_OS_MEMORY=40GiB"
+    [tcmalloc]="LD_PRELOAD=libtcmalloc_minimal.so.4 TCMALLOC_RELEASE_RATE=0")
+# newer TARGET SOURCE...: one of the sources is newer, or the target is not there.
+newer() {
+    local target=$1 source
+    shift
+    for source; do [ -e "$target" ] && [ ! "$source" -nt "$target" ] || return 0; done
+    return 1
+}
+alloc_programs() {
+    local name library=$out/devstream_alloc.o traces=$out/traces
+    mkdir -p $traces && export BENCH_TRACES=$traces
+    if newer $library devstream*.h || [ "$(cat $library.flags 2>/dev/null)" != "$cc $flags" ]; then
+        printf '#define DEVSTREAM_IMPLEMENTATION\n#include "devstream_alloc.h"\n' | $cc $flags -I. -x c -c - -o $library && echo "$cc $flags" >$library.flags ||
+            { remark devstream "failed: devstream_alloc.h does not build"; return; }
+    fi
+    for name in train serve rand; do
+        newer $traces/$name.trace bench/data/$name.trace.xz || continue
+        xz -dc bench/data/$name.trace.xz >$traces/$name.trace || { rm -f $traces/$name.trace; remark devstream "failed: bench/data/$name.trace.xz is not read (package xz-utils)"; return; }
+    done
+    if newer $out/trace bench/trace.c bench/alloc.h; then
+        $cc -std=gnu11 $flags $warn_c bench/trace.c -o $out/trace -lm && $out/trace vision 1 $traces/vision.trace >&2 && $out/trace table 1 $traces/table.trace >&2 ||
+            { rm -f $out/trace; remark devstream "failed: bench/trace.c"; return; }
+    fi
+    build devstream alloc $cc -std=gnu11 $flags $warn_c bench/alloc.c $library -pthread -lm -ldl && programs+=("limit alloc limits")
+    [ -z "${BENCH_QUICK:-}" ] || return
+    $cc -std=gnu11 $flags $warn_c bench/peer_malloc.c -o $out/peer_malloc -pthread -lm -ldl || { remark glibc "failed: peer_malloc does not build"; return; }
+    for name in glibc jemalloc mimalloc tcmalloc; do programs+=("$name peer_malloc $name"); done
+}
+
+[ "$only" = alloc ] || $cc $flags -c devstream.c -o $out/devstream.o || remark devstream "failed: devstream.c does not build"
 main_programs() {
     build devstream streams $cc -std=gnu11 $flags $warn_c bench/streams.c $out/devstream.o -pthread
     build thread peer_thread $cc -std=gnu11 $flags $warn_c bench/peer_thread.c -pthread
@@ -77,19 +123,26 @@ main_programs() {
     build limit limits $cc -std=gnu11 $flags $warn_c bench/limits.c -pthread
     build devstream copies $cc -std=gnu11 $flags $warn_c bench/copies.c $out/devstream.o -pthread
 }
-[ "$only" = graphs ] || main_programs
-if usable CL/cl.h "$cc -xc" -lOpenCL; then
-    build pocl peer_pocl $cc -std=gnu11 $flags $warn_c bench/peer_pocl.c -lOpenCL && programs+=("pocl peer_pocl graphs")
-else
-    remark pocl "not installed: packages opencl-headers, ocl-icd-opencl-dev, pocl-opencl-icd"
-fi
-build devstream graphs $cc -std=gnu11 $flags $warn_c bench/graphs.c $out/devstream.o -pthread && programs+=("limit graphs limits")
+graph_programs() {
+    if usable CL/cl.h "$cc -xc" -lOpenCL; then
+        build pocl peer_pocl $cc -std=gnu11 $flags $warn_c bench/peer_pocl.c -lOpenCL && programs+=("pocl peer_pocl graphs")
+    else
+        remark pocl "not installed: packages opencl-headers, ocl-icd-opencl-dev, pocl-opencl-icd"
+    fi
+    build devstream graphs $cc -std=gnu11 $flags $warn_c bench/graphs.c $out/devstream.o -pthread && programs+=("limit graphs limits")
+}
+case $only in
+    graphs) graph_programs ;;
+    alloc) alloc_programs ;;
+    *) main_programs; graph_programs; alloc_programs ;;
+esac
 $cc -std=gnu11 $flags $warn_c bench/report.c -o $out/report -lm || exit 2
 
 run() { # SOURCE PROGRAM [ARGUMENT]; a hang is a failure too
-    local source=$1
+    local source=$1 most=60
     shift
-    timeout 60 "$out/$@" || remark "$source" "failed: $* ended with $?"
+    [ "$*" != alloc ] || most=180 # it has a limit for each of its cases
+    timeout $most env ${heap[$source]:-} "$out/$@" || remark "$source" "failed: $* ended with $?"
 }
 for ((pass = 1; pass <= passes; pass++)); do
     echo "pass $pass of $passes" >&2
@@ -102,7 +155,7 @@ for ((pass = 1; pass <= passes; pass++)); do
         fi
     done
 done
-if [ "$only" = graphs ]; then echo "$BENCH_MACHINE"; graphs; exit; fi
+if [ "$only" = graphs ] || [ "$only" = alloc ]; then echo "$BENCH_MACHINE"; $only; exit; fi
 [ $passes = 1 ] || bench/compile.sh $out >>$BENCH_RESULTS || remark devstream "failed: compile.sh"
 
 echo "$BENCH_MACHINE"
@@ -110,11 +163,13 @@ if [ $passes = 1 ]; then
     $out/report $BENCH_RESULTS $out
     status=$?
     echo && graphs || status=1
+    echo && alloc || status=1
     exit $status
 fi
 $out/report $BENCH_RESULTS $out docs/bench.md
 status=$?
 echo && graphs || status=1
+echo && alloc || status=1
 cuda || status=1
 if command -v gnuplot >/dev/null; then
     gnuplot -e "folder='$out'; out='docs/bench.svg'" bench/plot.gp || status=1
