@@ -6,7 +6,7 @@
 
 #define GROUPS(X) \
     X(devices) X(streams) X(current) X(events) X(copies) X(host_functions) X(kernels) X(failure) X(lifecycle) X(cpu_named) X(cuda) \
-    X(random) X(capture) X(graphs) X(graph_random) X(capture_matrix)
+    X(random) X(capture) X(graphs) X(graph_random) X(capture_matrix) X(sharing) X(memory_text) X(pinned) X(resources) X(memory_snapshot) X(pools)
 #define DECLARE(name) extern const struct CMUnitTest tests_##name[]; extern const size_t tests_##name##_count;
 GROUPS(DECLARE)
 
@@ -27,7 +27,10 @@ static void prepare_cuda(void) {
     setenv("CUDA_MODULE_LOADING", "EAGER", 0);      /* loading at the first use may wait for the device */
 }
 
+int sharing_peer(void);
+
 int main(int argc, char **argv) {
+    if (getenv("DS_TEST_PEER")) return sharing_peer(); /* the other process of a test */
     static struct CMUnitTest all[1000];
     static char pattern[200];
     size_t count = 0;

@@ -14,7 +14,7 @@
 #include <sched.h>
 #include <cmocka.h>
 #include <cuda_runtime_api.h>
-#include "devstream.h"
+#include "devstream_alloc.h"
 #include "kernels_ptx.h"
 #include "standin/standin.h"
 
@@ -1696,6 +1696,67 @@ done:
     return r;
 }
 
+/* The allocator, in three ways to get memory: growing segments in reserved addresses, plain segments, the driver's pool. */
+static ds_result little_memory_program(int way) {
+    ds_result r;
+    ds_mem_config config = way == 0 ? ds_mem_config_default() : ds_mem_config_torch();
+    ds_stream a = { 0 }, b = { 0 };
+    ds_graph graph = { 0 };
+    ds_capture_info info = { 0 };
+    void *small = NULL, *large = NULL, *far = NULL, *pinned = NULL, *kept = NULL;
+    size_t released;
+    if (way == 2) config.backend = DS_MEM_DRIVER_POOL;
+    STEP(ds_mem_configure(ds_cuda(0), &config));
+    STEP(ds_mem_configure(ds_cuda(1), &config));
+    STEP(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0), .label = "a" }, &a));
+    STEP(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(1), .label = "b" }, &b));
+    STEP(ds_mem_alloc(N, a, &small));
+    STEP(ds_mem_alloc(5u << 20, a, &large));
+    STEP(ds_mem_alloc(N, b, &far));
+    STEP(ds_pinned_alloc(N, &pinned));
+    memset(pinned, 5, N);
+    STEP(ds_copy(small, pinned, N, a));
+    STEP(ds_copy((char *)large + 4096, small, N, a));
+    STEP(ds_stream_wait_stream(b, a));
+    STEP(ds_copy(far, (char *)large + 4096, N, b));
+    STEP(ds_mem_record_use(large, b));
+    STEP(ds_mem_free(large));
+    large = NULL;
+    STEP(ds_mem_alloc(40u << 20, a, &large));
+    STEP(ds_fill(large, 1, 1, N, a));
+    STEP(ds_copy(pinned, far, N, b));
+    STEP(ds_pinned_record_use(pinned, b));
+    STEP(ds_stream_synchronize(b));
+    STEP(((char *)pinned)[N - 1] == 5 ? DS_OK : DS_ERR_SYSTEM);
+    if (way < 2) {
+        STEP(ds_capture_begin(a, DS_CAPTURE_GLOBAL));
+        STEP(ds_mem_alloc(3u << 20, a, &kept));
+        STEP(ds_fill(kept, 2, 1, N, a));
+        STEP(ds_mem_free(kept));
+        STEP(ds_capture_end(a, &graph));
+    }
+    STEP(ds_mem_free(large));
+    large = NULL;
+    STEP(ds_mem_empty_cache(ds_cuda(0), &released));
+    STEP(ds_mem_trim(ds_cuda(1), 0, &released));
+done:
+    if (a.id && ds_capture_get_info(a, &info) == DS_OK && info.status != DS_CAPTURE_NONE) { ds_graph g = { 0 }; DS_IGNORE(ds_capture_end(a, &g)); if (g.id) graph = g; }
+    if (a.id && ds_stream_synchronize(a) < 0) DS_IGNORE(ds_stream_synchronize(a)); /* it may have come before the use was recorded */
+    if (b.id && ds_stream_synchronize(b) < 0) DS_IGNORE(ds_stream_synchronize(b));
+    END(ds_mem_free(small));
+    END(ds_mem_free(large));
+    END(ds_mem_free(far));
+    END(ds_pinned_free(pinned));
+    if (graph.id) END(ds_graph_destroy(graph));
+    if (a.id) END(ds_stream_destroy(a));
+    if (b.id) END(ds_stream_destroy(b));
+    END(ds_shutdown());
+    return r;
+}
+static ds_result growing_memory(void) { return little_memory_program(0); }
+static ds_result plain_memory(void) { return little_memory_program(1); }
+static ds_result pool_memory(void) { return little_memory_program(2); }
+
 /* In turn, every call of cudart and of the driver gives this code. */
 static void fail_every_call(int code, ds_result (*program)(void)) {
     char report[200];
@@ -1731,6 +1792,9 @@ static void test_every_call_that_fails_is_a_result_and_leaks_nothing(void **stat
     (void)state;
     fail_every_call(cudaErrorUnknown, little_program);
     fail_every_call(cudaErrorUnknown, little_graph_program);
+    fail_every_call(cudaErrorUnknown, growing_memory);
+    fail_every_call(cudaErrorUnknown, plain_memory);
+    fail_every_call(cudaErrorUnknown, pool_memory);
 }
 
 static void test_every_call_that_runs_out_of_memory_is_a_result_and_leaks_nothing(void **state) {

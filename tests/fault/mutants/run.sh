@@ -32,12 +32,34 @@ mutate() { # FOLDER
         END { exit !done }' "$header" >"$1/$header"
 }
 
+# A unit test that has the header in it.
+one_unit() { # FOLDER TITLE TEST
+    local dir=$1 title=$2 test=$3 caught
+    cp "tests/unit/$test.c" "$dir/tests/unit"
+    if ! $cc -O0 -std=gnu11 -w -DDEVSTREAM_CUDA -I"$CUDA_HOME/include" -Itests/support "$dir/tests/unit/$test.c" "$built"/standin/*.o \
+        -o "$dir/$test" -lcmocka -pthread -ldl -lm 2>"$dir/log"; then
+        printf 'BROKEN    %s: %s\n' "$title" "$(head -n 1 "$dir/log")" >"$dir/result"; return
+    fi
+    timeout 60 "$dir/$test" >"$dir/out" 2>&1
+    local status=$?
+    if [ $status -eq 0 ]; then
+        printf 'SURVIVED  %s\n' "$title" >"$dir/result"
+    else
+        caught=$(sed -n 's/^\[  FAILED  \] \(test_[a-z0-9_]*\).*/\1/p' "$dir/out" | head -n 1)
+        [ -n "$caught" ] || caught="$(sed -n 's/^\[ RUN      \] \(test_[a-z0-9_]*\).*/\1/p' "$dir/out" | tail -n 1) (ended with $status)"
+        printf 'caught    %-62s %s\n' "$title" "$caught" >"$dir/result"
+    fi
+    cat "$dir/result"
+}
+
 one() { # FOLDER: writes its line of the table to FOLDER/result
     local dir=$1 by test part status caught=""
     local title; title=$(cat "$dir/title")
-    cp devstream.h devstream_cpu.h devstream.c "$dir"
+    mkdir -p "$dir/tests/unit"
+    cp devstream*.h devstream.c "$dir"
     if ! mutate "$dir"; then printf 'STALE     %s\n' "$title" >"$dir/result"; return; fi
     read -r test part <"$dir/by" || true
+    if [ "$test" = unit ]; then one_unit "$dir" "$title" "$part"; return; fi
     local cuda="-DDEVSTREAM_CUDA -I$CUDA_HOME/include" standin="$built/standin/*.o"
     [ "$test" = cpu ] && cuda='' standin=''
     if ! $cc -O0 -std=c11 -w $cuda -I"$dir" -c "$dir/devstream.c" -o "$dir/devstream.o" 2>"$dir/log"; then
@@ -64,7 +86,7 @@ one() { # FOLDER: writes its line of the table to FOLDER/result
     else printf 'SURVIVED  %s\n' "$title" >"$dir/result"; fi
     cat "$dir/result"
 }
-export -f one mutate
+export -f one one_unit mutate
 export cc built work CUDA_HOME
 
 for dir in "$work"/*/; do

@@ -316,7 +316,11 @@ static int open_memory(const address *a, board *b, range **out) {
     char *shown = mmap(NULL, whole, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     close(fd);
     if (memory == MAP_FAILED || shown == MAP_FAILED) si_fail_test("no address space for opened memory");
-    for (int none = 0; i < OPENERS && !atomic_compare_exchange_strong(&at->opener[i], &none, getpid()); none = 0) i++;
+    for (; i < OPENERS; i++) {
+        int pid = atomic_load(&at->opener[i]);
+        if (pid && !kill(pid, 0)) continue; /* else nobody, or one that is dead */
+        if (atomic_compare_exchange_strong(&at->opener[i], &pid, getpid())) break;
+    }
     if (i == OPENERS) si_fail_test("an allocation is open in more than %d processes", OPENERS);
     si_devices[index].reaches[a->device] = 1;
     range *r = si_add_range(shown + before, a->size, memory + before, a->device);
