@@ -48,7 +48,7 @@ help:
 demo: $(B)/examples/demo ## build the demo and run it; FILE=... reads that file
 	@$(B)/examples/demo $(if $(FILE),'$(FILE)')
 
-examples: $(patsubst %.c,$(B)/%,$(wildcard examples/*.c)) ## build hello, demo, devices and graph
+examples: $(patsubst %.c,$(B)/%,$(wildcard examples/*.c)) ## build hello, demo, devices, graph, memory and replay
 	@echo "built in $(B)/examples:" $(notdir $^)
 
 check: cmocka ## all tests with the default compiler

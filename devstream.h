@@ -49,7 +49,7 @@
    - A call blocks only where its comment says so.
    - Handles are small structs, passed by value; a destroyed or invented one is DS_ERR_INVALID_HANDLE, never a crash.
 
-   Known gaps: Linux on x86-64 and aarch64 only. The caching allocator and collectives are not here yet. CPU
+   Known gaps: Linux on x86-64 and aarch64 only. Collectives are not here yet. CPU
    devices share one address space, so a wrong pointer between "devices" is not caught. The CUDA driver has been run
    against a stand-in for cudart that keeps CUDA's documented rules; see docs/gpu for what was run on a GPU.
 
@@ -523,7 +523,7 @@ typedef struct ds_pointer_info {
 } ds_pointer_info;
 
 /** Allocates size bytes of device memory, aligned to 512 (on CUDA: as cudaMalloc does, to 256 at least). Does not wait for any work. size 0 gives NULL and DS_OK.
-    Uninitialised. (Plain; a caching allocator comes in its own header.) */
+    Uninitialised. (Plain; devstream_alloc.h has the caching allocator.) */
 DSDEF DS_MUST_USE ds_result ds_alloc(ds_device device, size_t size, void **out);
 /** Allocates height rows of width bytes; *out_pitch is the distance of rows in bytes. */
 DSDEF DS_MUST_USE ds_result ds_alloc_pitch(ds_device device, size_t width, size_t height, void **out, size_t *out_pitch);

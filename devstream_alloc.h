@@ -1543,7 +1543,9 @@ static ds__mpool *ds__mpool_again(ds__mdevice *dev, const ds_mem_config *config,
         found->alloc_fn = NULL;
         found->free_fn = NULL;
         found->upstream = (ds_resource){ 0 };
-        found->use_on_oom = found->no_split = found->shareable = found->dead = 0;
+        found->no_split = found->shareable = 0;
+        found->use_on_oom = 0;
+        found->dead = 0;
         found->limit = 0;
         found->owners = 1;
         ds__mpool_apply(found, config);

@@ -3424,14 +3424,16 @@ static ds_result ds__cpu_memory_alloc(int device, size_t size, void **out) {
 /* Virtual memory is the system's. Its unit here is that of GPUs, and of the system's large pages. */
 #define DS__CPU_SPACE_PAGE ((size_t)2 << 20)
 
+static size_t ds__cpu_space_round(size_t size) { return (size + DS__CPU_SPACE_PAGE - 1) & ~(DS__CPU_SPACE_PAGE - 1); }
+
 static ds_result ds__cpu_space_reserve(int device, size_t size, size_t *out_page, void **out) {
     *out_page = DS__CPU_SPACE_PAGE;
-    *out = size && size <= SIZE_MAX - DS__CPU_SPACE_PAGE ? ds__os_reserve((size + DS__CPU_SPACE_PAGE - 1) / DS__CPU_SPACE_PAGE * DS__CPU_SPACE_PAGE, DS__CPU_SPACE_PAGE) : NULL;
+    *out = size && size <= SIZE_MAX - DS__CPU_SPACE_PAGE ? ds__os_reserve(ds__cpu_space_round(size), DS__CPU_SPACE_PAGE) : NULL;
     return *out ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "the system has no %zu bytes of address space for cpu:%d", size, device);
 }
 static void ds__cpu_space_release(int device, void *at, size_t size) {
     (void)device;
-    ds__os_unreserve(at, (size + DS__CPU_SPACE_PAGE - 1) / DS__CPU_SPACE_PAGE * DS__CPU_SPACE_PAGE);
+    ds__os_unreserve(at, ds__cpu_space_round(size));
 }
 
 static ds_result ds__cpu_space_map(int device, void *at, size_t size) {
