@@ -72,7 +72,6 @@ CUresult si_cuMemGetAllocationGranularity(size_t *out, const CUmemAllocationProp
 
 CUresult si_cuMemAddressReserve(CUdeviceptr *out, size_t size, size_t alignment, CUdeviceptr hint, unsigned long long flags) {
     ENTER_DRIVER(cuMemAddressReserve);
-    (void)hint;
     if (!out || !size || size % PAGE || alignment & (alignment - 1) || flags || hint % PAGE) return CUDA_ERROR_INVALID_VALUE;
     int code = si_unsafe();
     if (code) return (CUresult)code;
@@ -322,7 +321,8 @@ void si_pool_freed(op *o) {
         for (op *other = si_devices[i].first; other; other = other->next)
             for (size_t k = 0; k < other->use_count; k++)
                 if (other->uses[k] == b->r && other->number < o->number && !sticky(i) && !sticky(o->device))
-                    si_fail_test("cudaFreeAsync: %p is in use by earlier work on device %d when the stream comes to the free", (void *)b->r->start, i);
+                    si_fail_test("cudaFreeAsync: %p is in use by earlier work on device %d when the stream comes to the free",
+                                 (void *)b->r->start, i);
     give_back(b);
     if (b->freed != o) return;
     si_unref(o);
@@ -504,7 +504,8 @@ cudaError_t cudaMemPoolSetAccess(cudaMemPool_t handle, const struct cudaMemAcces
     pool *p = si_object_of("cudaMemPoolSetAccess", H_POOL, handle);
     for (size_t i = 0; i < count && !code; i++) {
         int id = desc[i].location.id, on = desc[i].flags == cudaMemAccessFlagsProtReadWrite;
-        if (desc[i].location.type != cudaMemLocationTypeDevice || (!on && desc[i].flags != cudaMemAccessFlagsProtNone)) code = cudaErrorInvalidValue;
+        if (desc[i].location.type != cudaMemLocationTypeDevice) code = cudaErrorInvalidValue;
+        else if (!on && desc[i].flags != cudaMemAccessFlagsProtNone) code = cudaErrorInvalidValue;
         else if (!is_device(id) || (id != p->index && !si_devices[id].can_reach[p->index])) code = cudaErrorInvalidDevice;
         else if (id == p->index && !on) code = cudaErrorInvalidValue; /* the owner's access stays */
     }
