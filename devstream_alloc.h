@@ -3118,6 +3118,7 @@ struct ds__wanted {
     size_t size, asked;
     ds__mblock *block; /* found */
     uint8_t fresh;     /* memory was just taken from the driver for it: what is kept whole otherwise is split for it */
+    uint8_t aligned;   /* the front may be cut off */
 };
 
 /* Looks in the request's own arena. */
@@ -3142,22 +3143,40 @@ static int ds__borrow(ds__wanted *q, ds__arena *from) {
     }
     ds__wanted other = *q;
     other.a = from;
+    other.fresh = 0;
     ds__arena_lock(from);
-    int worth = from->free_bytes >= q->size || from->pending_bytes >= q->size;
+    int worth = from->free_bytes >= q->size || (from->pending_bytes >= q->size && !q->aligned);
     ds__arena_unlock(from);
-    if (!worth || !(ds__try(&other) || ds__take_pending(from, q->kind, q->size, q->stream, q->asked, &other.block))) return 0;
-    ds__muse *u = ds__muse_new(from, q->a->dev->device);
-    ds_result r = u ? DS_OK : DS_ERR_OUT_OF_MEMORY;
-    if (r == DS_OK && from->orphan) r = from->end.id ? ds__wait_event(q->stream, from->end, DS__OP_WAIT) : DS_OK;
-    else if (r == DS_OK) {
+    ds__muse *u = worth ? ds__muse_new(from, q->a->dev->device) : NULL; /* first: nothing fails for lack of it afterwards */
+    if (!u) return 0;
+    int pending = !ds__try(&other);
+    /* A pending block is taken whole, as it is: only the request's stream has waited for those who used it. */
+    ds_result r = !pending ? DS_OK : !q->aligned && ds__take_pending(from, q->kind, q->size, q->stream, q->asked, &other.block) ? DS_OK : DS_ERR_OUT_OF_MEMORY;
+    int found = r == DS_OK;
+    if (found && from->orphan) {
+        r = from->end.id ? ds__wait_event(q->stream, from->end, DS__OP_WAIT) : DS_OK;
+    } else if (found) {
         r = ds__event_record(u->event, from->stream, DS__OP_RECORD);
         if (r == DS_OK) r = ds__wait_event(q->stream, u->event, DS__OP_WAIT);
     }
+    if (found && r < 0 && pending) { /* it stays pending, for the request's stream */
+        DS_IGNORE(ds__event_record(u->event, q->stream, DS__OP_RECORD));
+        u->stream = q->stream;
+        u->recorded = 1;
+        ds__arena_lock(from);
+        while (!ds__ready(from, q->kind, 0)) { ds__make_ready(from, q->kind, 0); ds__arena_lock(from); }
+        ds__live_out(other.block);
+        other.block->uses = u;
+        ds__count_pending(from, q->kind, (int64_t)other.block->size);
+        ds__pending_in(from, other.block);
+        ds__arena_unlock(from);
+        return 0;
+    }
     if (r < 0) {
         ds__arena_lock(from);
-        if (u) ds__muses_drop(from, u);
+        ds__muses_drop(from, u);
         ds__arena_unlock(from);
-        ds__block_end(from, other.block);
+        if (found) ds__block_end(from, other.block);
         return 0;
     }
     u->stream = q->stream;
@@ -3344,7 +3363,7 @@ __attribute__((noinline)) static ds_result ds__request(ds__stream *s, const ds_m
     if (!a) return ds__mem_error();
     ds__mpool *p = a->pool;
     size_t guard = p->config.guard_bytes, align = request->alignment > DS__UNIT ? request->alignment : 0;
-    ds__wanted q = { .a = a, .stream = request->stream, .s = s, .asked = request->size };
+    ds__wanted q = { .a = a, .stream = request->stream, .s = s, .asked = request->size, .aligned = align != 0 };
     if (p->config.backend != DS_MEM_NATIVE && !p->id) return ds__direct_alloc(&q, request, out);
     q.size = request->size <= SIZE_MAX / 4 ? ds__rounded(p, request->size + guard) + align : SIZE_MAX / 2;
     q.kind = ds__kind_of(p, q.size);
@@ -3509,6 +3528,7 @@ DSDEF ds_result (ds_mem_free)(void *ptr) {
     if (DS__UNLIKELY(b->exported || a->slow || a->pool->oversize || !ds__ready(a, kind, 0))) return ds__free_slow(a, b);
     unsigned watch = atomic_load_explicit(&a->dev->watch, memory_order_relaxed);
     if (DS__UNLIKELY(b->uses != NULL)) {
+        if (b->lent) return ds__free_slow(a, b);
         for (const ds__muse *u = b->uses; u; u = u->next)
             if (!u->recorded) return ds__free_slow(a, b);
         ds__live_out(b);

@@ -1,0 +1,881 @@
+/* Where memory comes from: the three backends, growing segments, and what streams leave behind. */
+#include "layout.h"
+
+static ds_stream stream(int device) { return harness_stream(device, 0); }
+static size_t reserved(int device) { return ds_mem_reserved(harness_device(device)); }
+static const ds_pool none;
+
+static void begin_on(int preset, int backend) {
+    ds_mem_config c = config_of(preset);
+    c.backend = backend;
+    begin_with(&c);
+}
+
+/* ---- backends ---- */
+
+static unsigned next_random(unsigned *seed) { return *seed = *seed * 1103515245u + 12345u, *seed >> 8; }
+
+enum { SNAPS = 40 };
+typedef struct history { ds_mem_stats at[SNAPS]; int count; } history;
+
+/* Allocations and frees; with `others` blocks are used by another stream as well. Statistics are noted now and then. */
+static void run_program(history *h, int others) {
+    void *live[30] = { 0 };
+    unsigned seed = 77;
+    ds_stream s = stream(0), t = stream(0);
+    h->count = 0;
+    for (int i = 0; i < 400; i++) {
+        unsigned k = next_random(&seed) % 30, kind = next_random(&seed) % 4;
+        size_t size = kind ? next_random(&seed) % 9000 + 1 : next_random(&seed) % 5000000 + 1;
+        if (live[k]) {
+            if (others) {
+                ok(ds_stream_wait_stream(t, s));
+                paint(live[k], 512, 1, t);
+                if (kind & 1) ok(ds_mem_record_use(live[k], t)); else ok(ds_mem_record_stream(live[k], t));
+            }
+            ok(ds_mem_free(live[k]));
+            live[k] = NULL;
+        } else {
+            live[k] = block(size, s);
+            paint(live[k], size, 1, s);
+        }
+        if (i == 150) ok(ds_mem_reset_peak_stats(harness_device(0)));
+        if (i == 250) ok(ds_mem_reset_accumulated_stats(harness_device(0)));
+        if (i % 10) continue;
+        if (others) {
+            ok(ds_device_synchronize(harness_device(0)));
+            ok(ds_mem_empty_cache(harness_device(0), NULL)); /* looks for what is done */
+        }
+        ok(ds_mem_validate(harness_device(0)));
+        check_invariants(0);
+        h->at[h->count++] = stats_of(0);
+    }
+    for (int i = 0; i < 30; i++) ok(ds_mem_free(live[i]));
+    ok(ds_stream_destroy(s)); ok(ds_stream_destroy(t));
+}
+
+static int same(const ds_mem_stat *a, const ds_mem_stat *b, int peaks) {
+    return a->current == b->current && a->allocated == b->allocated && a->freed == b->freed && (!peaks || a->peak == b->peak);
+}
+
+static void test_all_backends_count_the_same(void **state) {
+    (void)state;
+    static history h[3];
+    static const size_t members[] = { offsetof(ds_mem_stats, allocation), offsetof(ds_mem_stats, active), offsetof(ds_mem_stats, allocated_bytes),
+                                      offsetof(ds_mem_stats, active_bytes), offsetof(ds_mem_stats, requested_bytes) };
+    static const char *const names[] = { "allocation", "active", "allocated_bytes", "active_bytes", "requested_bytes" };
+    for (int others = 0; others < 2; others++) {
+        for (int backend = 0; backend < 3; backend++) {
+            begin_on(PRESET_DEFAULT, backend);
+            run_program(&h[backend], others);
+            finish();
+        }
+        for (int backend = 1; backend < 3; backend++)
+            for (int i = 0; i < h[0].count; i++)
+                for (size_t m = 0; m < sizeof members / sizeof *members; m++)
+                    for (int k = 0; k < 3; k++) {
+                        const ds_mem_stat *a = (const ds_mem_stat *)(const void *)((const char *)&h[0].at[i] + members[m]) + k;
+                        const ds_mem_stat *b = (const ds_mem_stat *)(const void *)((const char *)&h[backend].at[i] + members[m]) + k;
+                        if (!same(a, b, !others))
+                            fail_msg("others %d, backend %d, look %d, %s[%d]: %lld %lld %lld %lld, native %lld %lld %lld %lld", others, backend, i, names[m], k,
+                                     (long long)b->current, (long long)b->peak, (long long)b->allocated, (long long)b->freed, (long long)a->current,
+                                     (long long)a->peak, (long long)a->allocated, (long long)a->freed);
+                    }
+    }
+}
+
+static void test_without_a_cache_every_block_is_the_drivers(void **state) {
+    (void)state;
+    begin_on(PRESET_DEFAULT, DS_MEM_UNCACHED);
+    ds_stream s = stream(0);
+    size_t before = 0, after = 0;
+    ok(ds_device_memory_info(harness_device(0), &before, NULL));
+    void *p = block(5000, s), *q = block(3 * MIB, s);
+    assert_int_equal(stat(0, "num_device_alloc"), 2);
+    assert_int_equal(reserved(0), 10 * UNIT + 3 * MIB);
+    assert_int_equal(stat(0, "segment.all.current"), 2);
+    assert_ptr_equal(find(p).segment, p);
+    assert_int_equal(find(q).segment_size, 3 * MIB);
+    ok(ds_device_memory_info(harness_device(0), &after, NULL));
+    assert_true(after <= before - 10 * UNIT - 3 * MIB);
+    ok(ds_mem_free(p)); ok(ds_mem_free(q));
+    assert_int_equal(stat(0, "num_device_free"), 2);
+    assert_int_equal(reserved(0), 0);
+    ok(ds_device_memory_info(harness_device(0), &after, NULL));
+    assert_int_equal(after, before);
+    ok(ds_stream_destroy(s));
+    finish();
+}
+
+static void test_a_backend_is_changed_when_nothing_is_allocated(void **state) {
+    (void)state;
+    begin(PRESET_TORCH);
+    ds_stream s = stream(0);
+    ds_mem_config c = config_of(PRESET_TORCH), now;
+    ds_pool pool = new_pool();
+    void *p = block(5000, s);
+    for (int to = DS_MEM_DRIVER_POOL; to <= DS_MEM_UNCACHED; to++) {
+        c.backend = to;
+        refused(ds_mem_configure(harness_device(0), &c), DS_ERR_ILLEGAL_STATE);
+        ok(ds_mem_get_config(harness_device(0), &now));
+        assert_int_equal(now.backend, DS_MEM_NATIVE);
+    }
+    ok(ds_mem_free(p));
+    assert_int_equal(reserved(0), 2 * MIB); /* the cache is still there */
+    for (int round = 0; round < 2; round++)
+        for (int to = DS_MEM_UNCACHED; to >= DS_MEM_NATIVE; to--) {
+            c.backend = to;
+            ok(ds_mem_configure(harness_device(0), &c));
+            void *q = block(5000, s), *r = block_in(pool, 5000, s); /* pools are native always */
+            paint(q, 5000, 1, s);
+            paint(r, 5000, 2, s);
+            assert_int_equal(stat(0, "allocation.all.current"), 2);
+            assert_true(find(r).segment_size > 5120);
+            assert_int_equal(find(q).segment_size, to == DS_MEM_NATIVE ? 2 * MIB : 5120);
+            ok(ds_mem_free(q)); ok(ds_mem_free(r));
+            ok(ds_mem_validate(harness_device(0)));
+        }
+    ok(ds_pool_destroy(pool));
+    ok(ds_mem_empty_cache(harness_device(0), NULL));
+    assert_int_equal(reserved(0), 0);
+    ok(ds_stream_destroy(s));
+    finish();
+}
+
+static void test_limits_hold_on_every_backend(void **state) {
+    (void)state;
+    for (int backend = 0; backend < 3; backend++) {
+        ds_mem_config c = config_of(PRESET_DEFAULT);
+        c.backend = backend;
+        c.limit = 64 * MIB;
+        begin_with(&c);
+        ds_stream s = stream(0);
+        void *p = block(40 * MIB, s), *q = NULL;
+        refused(ds_mem_alloc(40 * MIB, s, &q), DS_ERR_LIMIT_EXCEEDED);
+        assert_null(q);
+        assert_int_equal(stat(0, "num_ooms"), 1);
+        refused(ds_mem_alloc((size_t)1 << 61, s, &q), DS_ERR_OUT_OF_MEMORY);
+        assert_int_equal(stat(0, "num_ooms"), 2);
+        q = block(10 * MIB, s);
+        ok(ds_mem_free(p));
+        p = block(40 * MIB, s);
+        assert_true(reserved(0) <= 64 * MIB);
+        ok(ds_mem_free(p)); ok(ds_mem_free(q));
+        ok(ds_stream_destroy(s));
+        finish();
+    }
+}
+
+static void test_a_full_device_is_an_error_on_every_backend(void **state) {
+    (void)state;
+    for (int backend = 0; backend < 3; backend++) {
+        scarce sc;
+        ds_mem_config c = config_of(PRESET_DEFAULT);
+        c.backend = backend;
+        scarce_begin(&sc, 100 * MIB, &c);
+        ds_stream s = stream(0);
+        void *p = block(60 * MIB, s), *q = NULL;
+        for (int i = 0; i < 3; i++) {
+            no_memory(ds_mem_alloc(60 * MIB, s, &q));
+            assert_null(q);
+        }
+        q = block(10 * MIB, s);
+        paint(q, 10 * MIB, 1, s);
+        ok(ds_mem_free(p));
+        ok(ds_stream_synchronize(s)); /* the driver's pool has it back then */
+        p = block(60 * MIB, s);
+        paint(p, 60 * MIB, 1, s);
+        ok(ds_mem_free(p)); ok(ds_mem_free(q));
+        ok(ds_stream_synchronize(s));
+        ok(ds_stream_destroy(s));
+        finish();
+        scarce_end(&sc);
+    }
+}
+
+static void test_alignment_beyond_512_needs_the_native_backend(void **state) {
+    (void)state;
+    for (int backend = 1; backend < 3; backend++) {
+        begin_on(PRESET_DEFAULT, backend);
+        ds_stream s = stream(0);
+        void *p = NULL;
+        ok(ds_mem_alloc_with(&(ds_mem_request){ .size = 700, .stream = s, .alignment = 512 }, &p));
+        assert_int_equal((uintptr_t)p % 512, 0);
+        ok(ds_mem_free(p));
+        p = NULL;
+        refused(ds_mem_alloc_with(&(ds_mem_request){ .size = 700, .stream = s, .alignment = 4096 }, &p), DS_ERR_INVALID_VALUE);
+        assert_null(p);
+        ok(ds_stream_destroy(s));
+        finish();
+    }
+}
+
+/* ---- growing segments ---- */
+
+static void test_growing_segments_have_the_layouts_of_torch(void **state) {
+    (void)state;
+    begin(PRESET_TORCH_GROWING);
+    ds_stream s = stream(0);
+    void *p = block(2 * MIB, s), *q, *r;
+    expect_layout(0, none, "[2M live, 18M free]");
+    assert_int_equal(reserved(0), 20 * MIB);
+    q = block(38 * MIB, s); /* what is free at the end is part of it */
+    expect_layout(0, none, "[2M live, 38M live]");
+    assert_ptr_equal(q, (char *)p + 2 * MIB);
+    ok(ds_mem_free(q));
+    expect_layout(0, none, "[2M live, 38M free]");
+    q = block(32 * MIB, s);
+    r = block(12 * MIB, s);
+    expect_layout(0, none, "[2M live, 32M live, 12M live, 14M free]");
+    ok(ds_mem_free(p)); ok(ds_mem_free(q)); ok(ds_mem_free(r));
+    ok(ds_mem_empty_cache(harness_device(0), NULL));
+    expect_layout(0, none, "");
+    p = block(32 * MIB, s);
+    expect_layout(0, none, "[32M live, 8M free]");
+    assert_int_equal(stat(0, "segment.all.current"), 0); /* torch counts plain ones only */
+    assert_int_equal(stat(0, "inactive_split.all.current"), 0);
+    q = block(700, s);
+    expect_layout(0, none, p < q ? "[32M live, 8M free] [1K live, 2047K free]" : "[1K live, 2047K free] [32M live, 8M free]");
+    assert_int_equal(stat(0, "reserved_bytes.small_pool.current"), 2 * MIB);
+    assert_int_equal(stat(0, "reserved_bytes.large_pool.current"), 40 * MIB);
+    ok(ds_mem_free(p)); ok(ds_mem_free(q));
+    ok(ds_stream_destroy(s));
+    finish();
+}
+
+static void test_pages_are_given_back_from_the_middle_and_holes_are_filled_again(void **state) {
+    (void)state;
+    begin(PRESET_DEFAULT);
+    ds_stream s = stream(0);
+    looks *l = looks_create(400000);
+    char *p[5];
+    size_t bytes = 0, before, now;
+    ok(ds_device_memory_info(harness_device(0), &before, NULL));
+    for (uint32_t i = 0; i < 5; i++) {
+        p[i] = block(8 * MIB, s);
+        paint(p[i], 8 * MIB, i, s);
+        assert_ptr_equal(p[i], p[0] + i * 8 * MIB);
+    }
+    ok(ds_mem_free(p[1])); ok(ds_mem_free(p[3]));
+    expect_layout(0, none, "[8M live, 8M free, 8M live, 8M free, 8M live]");
+    ok(ds_mem_empty_cache(harness_device(0), &bytes));
+    assert_int_equal(bytes, 16 * MIB);
+    expect_layout(0, none, "[8M live, 8M hole, 8M live, 8M hole, 8M live]");
+    assert_int_equal(reserved(0), 24 * MIB);
+    assert_int_equal(find(p[0]).segment_size, 24 * MIB);
+    ok(ds_device_memory_info(harness_device(0), &now, NULL));
+    assert_int_equal(now, before - 24 * MIB);
+    assert_int_equal(stat(0, "num_device_alloc"), 5);
+    assert_int_equal(stat(0, "num_device_free"), 2);
+    ds_mem_block b;
+    refused(ds_mem_find(p[1], &b), DS_ERR_INVALID_VALUE);
+    refused(ds_mem_find(p[3] + 5, &b), DS_ERR_INVALID_VALUE);
+    assert_ptr_equal(find(p[2] + 77).ptr, p[2]);
+    char *q = block(8 * MIB, s); /* the lowest hole */
+    assert_ptr_equal(q, p[1]);
+    paint(q, 8 * MIB, 1, s);
+    char *large = block(16 * MIB, s); /* no hole is large enough */
+    assert_ptr_equal(large, p[4] + 8 * MIB);
+    paint(large, 16 * MIB, 7, s);
+    expect_layout(0, none, "[8M live, 8M live, 8M live, 8M hole, 8M live, 16M live]");
+    p[3] = block(6 * MIB, s);
+    paint(p[3], 6 * MIB, 3, s);
+    expect_layout(0, none, "[8M live, 8M live, 8M live, 6M live, 2M free, 8M live, 16M live]");
+    p[1] = q;
+    for (uint32_t i = 0; i < 5; i++) {
+        look(l, p[i], i == 3 ? 6 * MIB : 8 * MIB, i, s);
+        ok(ds_mem_free(p[i]));
+    }
+    look(l, large, 16 * MIB, 7, s);
+    ok(ds_mem_free(large));
+    ok(ds_stream_synchronize(s));
+    assert_true(looks_right(l));
+    expect_layout(0, none, "[56M free]");
+    looks_destroy(l);
+    ok(ds_stream_destroy(s));
+    finish();
+}
+
+/* Only whole pages can go; what is left at both ends is part of what fills the hole. */
+static void test_the_ends_of_pages_stay_and_are_used_with_the_hole_between_them(void **state) {
+    (void)state;
+    for (int size = 9; size <= 12; size++) {
+        begin(PRESET_DEFAULT);
+        ds_stream s = stream(0);
+        looks *l = looks_create(400000);
+        char *a = block(6 * MIB, s), *b = block(12 * MIB, s), *c = block(6 * MIB, s);
+        size_t bytes = 0;
+        paint(a, 6 * MIB, 1, s);
+        paint(c, 6 * MIB, 3, s);
+        ok(ds_mem_free(b));
+        ok(ds_mem_empty_cache(harness_device(0), &bytes));
+        assert_int_equal(bytes, 8 * MIB);
+        expect_layout(0, none, "[6M live, 2M free, 8M hole, 2M free, 6M live]");
+        ok(ds_mem_empty_cache(harness_device(0), &bytes));
+        assert_int_equal(bytes, 0);
+        char *d = block((size_t)size * MIB, s);
+        assert_ptr_equal(d, b);
+        assert_int_equal(reserved(0), 24 * MIB);
+        paint(d, (size_t)size * MIB, 2, s);
+        look(l, a, 6 * MIB, 1, s); look(l, d, (size_t)size * MIB, 2, s); look(l, c, 6 * MIB, 3, s);
+        ok(ds_stream_synchronize(s));
+        assert_true(looks_right(l));
+        looks_destroy(l);
+        ok(ds_mem_free(a)); ok(ds_mem_free(d)); ok(ds_mem_free(c));
+        expect_layout(0, none, "[24M free]");
+        ok(ds_stream_destroy(s));
+        finish();
+    }
+}
+
+static void test_random_holes_keep_contents_and_accounts(void **state) {
+    (void)state;
+    static const int presets[] = { PRESET_DEFAULT, PRESET_TORCH_GROWING };
+    for (int k = 0; k < 2; k++)
+        for (unsigned seed = 1; seed <= 3; seed++) {
+            struct { char *p; size_t size; uint32_t value; } live[16] = { 0 };
+            unsigned random = seed;
+            begin(presets[k]);
+            ds_stream s = stream(0);
+            looks *l = looks_create(1 << 20);
+            for (uint32_t i = 0; i < 300; i++) {
+                unsigned n = next_random(&random) % 16;
+                if (live[n].p) {
+                    if (!looks_fit(l, live[n].size)) { ok(ds_stream_synchronize(s)); assert_true(looks_right(l)); }
+                    look(l, live[n].p, live[n].size, live[n].value, s);
+                    ok(ds_mem_free(live[n].p));
+                    live[n].p = NULL;
+                } else {
+                    live[n].size = next_random(&random) % 3 ? next_random(&random) % 12000000 + 1 : next_random(&random) % 300000 + 1;
+                    live[n].value = i;
+                    live[n].p = block(live[n].size, s);
+                    paint(live[n].p, live[n].size, i, s);
+                }
+                if (i % 20 == 7) ok(ds_mem_empty_cache(harness_device(0), NULL));
+                if (i % 20 == 13) ok(ds_mem_trim(harness_device(0), reserved(0) / 2, NULL));
+                ok(ds_mem_validate(harness_device(0)));
+                layout now = layout_of(0, none);
+                assert_int_equal(now.bytes[DS_BLOCK_FREE] + now.bytes[DS_BLOCK_LIVE], reserved(0));
+                assert_int_equal(now.bytes[DS_BLOCK_LIVE], ds_mem_allocated(harness_device(0)));
+            }
+            for (int n = 0; n < 16; n++) ok(ds_mem_free(live[n].p));
+            ok(ds_stream_synchronize(s));
+            assert_true(looks_right(l));
+            looks_destroy(l);
+            ok(ds_stream_destroy(s));
+            finish();
+        }
+}
+
+/* A request is mapped as a whole or not at all. */
+static void test_a_mapping_that_fails_leaves_nothing_behind(void **state) {
+    (void)state;
+    for (int by_limit = 0; by_limit < 2; by_limit++) {
+        scarce sc;
+        ds_mem_config c = config_of(PRESET_DEFAULT);
+        size_t before, now;
+        if (by_limit) { c.limit = 100 * MIB; begin_with(&c); }
+        else scarce_begin(&sc, 100 * MIB, &c);
+        ds_stream s = stream(0);
+        void *p = block(30 * MIB, s), *q = NULL;
+        ok(ds_device_memory_info(harness_device(0), &before, NULL));
+        int64_t counted = stat(0, "num_device_alloc") - stat(0, "num_device_free");
+        for (int i = 0; i < 3; i++) {
+            no_memory(ds_mem_alloc(90 * MIB, s, &q));
+            ok(ds_device_memory_info(harness_device(0), &now, NULL));
+            assert_true(now >= before); /* the cache went back */
+            assert_int_equal(reserved(0), 32 * MIB);
+            expect_layout(0, none, "[30M live, 2M free]");
+            assert_true(stat(0, "num_device_alloc") - stat(0, "num_device_free") == counted);
+            ok(ds_mem_validate(harness_device(0)));
+        }
+        q = block(60 * MIB, s);
+        ok(ds_mem_free(q)); ok(ds_mem_free(p));
+        ok(ds_stream_destroy(s));
+        finish();
+        if (!by_limit) scarce_end(&sc);
+    }
+}
+
+static void test_a_segment_that_is_full_is_followed_by_another(void **state) {
+    (void)state;
+    for (int bytes = 0; bytes < 2; bytes++) {
+        ds_mem_config c = config_of(PRESET_DEFAULT);
+        char *p[6];
+        begin(PRESET_DEFAULT);
+        size_t total = device_memory(0);
+        c.expandable_segments_reserve = bytes ? 128.0 * 1024 * 1024 : 128.0 * 1024 * 1024 / (double)total;
+        ok(ds_mem_configure(harness_device(0), &c));
+        ds_stream s = stream(0);
+        for (int i = 0; i < 6; i++) p[i] = block(48 * MIB, s);
+        layout l = layout_of(0, none);
+        assert_true(l.segments >= 3 && l.segments <= 6);
+        for (int i = 0; i < 6; i++)
+            for (int k = 0; k < i; k++) assert_true(p[i] >= p[k] + 48 * MIB || p[k] >= p[i] + 48 * MIB);
+        void *more = block(200 * MIB, s); /* larger than the address space that was asked for */
+        paint(more, 512, 1, s);
+        ok(ds_mem_free(more));
+        for (int i = 0; i < 6; i++) ok(ds_mem_free(p[i]));
+        ok(ds_stream_destroy(s));
+        finish();
+    }
+}
+
+static void test_growing_segments_are_switched_off_and_on(void **state) {
+    (void)state;
+    ds_mem_config grows = config_of(PRESET_TORCH_GROWING), plain = config_of(PRESET_TORCH);
+    begin_with(&grows);
+    ds_stream s = stream(0);
+    looks *l = looks_create(100000);
+    void *p = block(3 * MIB, s), *q, *r;
+    paint(p, 3 * MIB, 1, s);
+    ok(ds_mem_configure(harness_device(0), &plain));
+    q = block(30 * MIB, s);
+    paint(q, 30 * MIB, 2, s);
+    assert_int_equal(stat(0, "segment.all.current"), 1);
+    assert_int_equal(find(q).segment_size, 30 * MIB);
+    ok(ds_mem_configure(harness_device(0), &grows));
+    r = block(40 * MIB, s);
+    paint(r, 40 * MIB, 3, s);
+    assert_int_equal(stat(0, "segment.all.current"), 1);
+    assert_ptr_equal(find(r).segment, find(p).segment);
+    look(l, p, 3 * MIB, 1, s); look(l, q, 30 * MIB, 2, s);
+    ok(ds_stream_synchronize(s));
+    assert_true(looks_right(l));
+    ok(ds_mem_free(p)); ok(ds_mem_free(q)); ok(ds_mem_free(r));
+    ok(ds_mem_validate(harness_device(0)));
+    looks_destroy(l);
+    ok(ds_stream_destroy(s));
+    finish();
+}
+
+/* A pool has growing segments of its own; a hole in them is told by snapshots as two segments. */
+typedef struct text { char *at; size_t size; } text;
+static int add_text(const char *piece, size_t size, void *user) {
+    text *t = user;
+    char *more = realloc(t->at, t->size + size + 1);
+    if (!more) return -1;
+    memcpy(more + t->size, piece, size);
+    more[t->size + size] = 0;
+    t->at = more;
+    t->size += size;
+    return 0;
+}
+static int occurrences(const char *in, const char *what) {
+    int n = 0;
+    for (const char *at = in; (at = strstr(at, what)) != NULL; at++) n++;
+    return n;
+}
+
+static void test_a_pool_grows_by_itself_and_its_runs_are_told(void **state) {
+    (void)state;
+    begin(PRESET_TORCH_GROWING);
+    ds_stream s = stream(0);
+    ds_pool pool = new_pool();
+    text t = { 0 };
+    void *p[3], *out = block(3 * MIB, s);
+    for (int i = 0; i < 3; i++) p[i] = block_in(pool, 20 * MIB, s);
+    expect_layout(0, pool, "[20M live, 20M live, 20M live]");
+    assert_true(find(p[0]).segment != find(out).segment);
+    ok(ds_mem_free(p[1]));
+    ok(ds_pool_empty_cache(pool, NULL));
+    expect_layout(0, pool, "[20M live, 20M hole, 20M live]");
+    ok(ds_mem_snapshot(DS_SNAPSHOT_JSON, DS_SNAPSHOT_NO_HISTORY, pool, add_text, &t));
+    assert_int_equal(occurrences(t.at, "\"segment_pool_id\""), 2);
+    assert_int_equal(occurrences(t.at, "\"total_size\":20971520"), 2);
+    assert_int_equal(occurrences(t.at, "\"is_expandable\":true"), 2);
+    free(t.at);
+    p[1] = block_in(pool, 20 * MIB, s);
+    expect_layout(0, pool, "[20M live, 20M live, 20M live]");
+    for (int i = 0; i < 3; i++) ok(ds_mem_free(p[i]));
+    ok(ds_mem_free(out));
+    ok(ds_pool_destroy(pool));
+    ok(ds_stream_destroy(s));
+    finish();
+}
+
+/* The stand-in's switches; not there on a GPU. */
+extern void standin_virtual_memory(int device, int on) __attribute__((weak));
+extern void standin_memory_pools(int device, int on) __attribute__((weak));
+
+static void test_a_device_without_virtual_memory_has_plain_segments(void **state) {
+    (void)state;
+    if (!standin_virtual_memory) skip();
+    harness_restart(NULL); /* what is known of the device */
+    standin_virtual_memory(0, 0);
+    begin(PRESET_DEFAULT);
+    ds_stream s = stream(0);
+    looks *l = looks_create(100000);
+    void *p = block(3 * MIB, s), *q = block(700, s), *r = block(30 * MIB, s);
+    assert_int_equal(stat(0, "segment.all.current"), 3);
+    assert_int_equal(layout_of(0, none).blocks[DS_BLOCK_UNMAPPED], 0);
+    paint(p, 3 * MIB, 1, s); paint(q, 700, 2, s); paint(r, 30 * MIB, 3, s);
+    look(l, p, 3 * MIB, 1, s); look(l, q, 700, 2, s); look(l, r, 30 * MIB, 3, s);
+    ok(ds_stream_synchronize(s));
+    assert_true(looks_right(l));
+    if (harness_device_count() > 1) { /* others have it all the same */
+        ds_stream t = stream(1);
+        void *far = block(3 * MIB, t);
+        assert_int_equal(stat(1, "segment.all.current"), 0);
+        ok(ds_mem_free(far));
+        ok(ds_stream_destroy(t));
+    }
+    ok(ds_mem_free(p)); ok(ds_mem_free(q)); ok(ds_mem_free(r));
+    looks_destroy(l);
+    ok(ds_stream_destroy(s));
+    finish();
+    standin_virtual_memory(0, 1);
+    harness_restart(NULL);
+}
+
+static void test_a_device_without_memory_pools_says_so(void **state) {
+    (void)state;
+    if (!standin_memory_pools) skip();
+    harness_restart(NULL);
+    standin_memory_pools(0, 0);
+    begin_on(PRESET_DEFAULT, DS_MEM_DRIVER_POOL);
+    ds_stream s = stream(0);
+    void *p = NULL;
+    refused(ds_mem_alloc(5000, s, &p), DS_ERR_UNSUPPORTED);
+    assert_null(p);
+    assert_int_equal(reserved(0), 0);
+    assert_int_equal(stat(0, "num_ooms"), 0);
+    begin(PRESET_DEFAULT);
+    p = block(5000, s);
+    ok(ds_mem_free(p));
+    ok(ds_stream_destroy(s));
+    finish();
+    standin_memory_pools(0, 1);
+    harness_restart(NULL);
+}
+
+/* ---- streams ---- */
+
+static void test_streams_come_and_go_and_their_memory_stays_in_use(void **state) {
+    (void)state;
+    for (int preset = 0; preset < PRESETS; preset++)
+        for (int pooled = 0; pooled < 2; pooled++) {
+            size_t after_some = 0;
+            begin(preset);
+            ds_pool pool = pooled ? new_pool() : none;
+            looks *l = looks_create(100000);
+            for (uint32_t i = 0; i < 60; i++) {
+                ds_stream s = stream(0);
+                void *p = block_in(pool, 3 * MIB, s), *q = block_in(pool, 5000, s);
+                paint(p, 3 * MIB, i, s);
+                paint(q, 5000, 1000 + i, s);
+                look(l, p, 3 * MIB, i, s);
+                look(l, q, 5000, 1000 + i, s);
+                ok(ds_mem_free(p)); ok(ds_mem_free(q));
+                ok(ds_stream_destroy(s));
+                if (i == 3) after_some = reserved(0);
+                if (i > 3) assert_true(reserved(0) <= after_some);
+                if (i % 10 == 9) { ok(ds_device_synchronize(harness_device(0))); assert_true(looks_right(l)); }
+            }
+            ok(ds_mem_validate(harness_device(0)));
+            if (pooled) ok(ds_pool_destroy(pool));
+            looks_destroy(l);
+            finish();
+        }
+}
+
+static _Atomic size_t kept_bytes;
+static void *count_alloc(size_t size, void *user) {
+    (void)user;
+    size_t *p = malloc(size + 16);
+    if (!p) return NULL;
+    *p = size;
+    kept_bytes += size;
+    return (char *)p + 16;
+}
+static void count_free(void *ptr, void *user) {
+    (void)user;
+    if (!ptr) return;
+    size_t *p = (size_t *)(void *)((char *)ptr - 16);
+    kept_bytes -= *p;
+    free(p);
+}
+
+static void *use_own_stream(void *arg) {
+    ds_stream s;
+    (void)arg;
+    ok_thread(ds_stream_per_thread(harness_device(0), &s));
+    void *p = block(3 * MIB, s), *q = block(700, s);
+    paint(p, 3 * MIB, 1, s);
+    ok_thread(ds_mem_free(p));
+    ok_thread(ds_mem_free(q));
+    return NULL;
+}
+
+/* Threads have default streams of their own, which end with them. */
+static void test_streams_and_threads_that_come_and_go_leave_nothing_behind(void **state) {
+    (void)state;
+    for (int threads = 0; threads < 2; threads++) {
+        ds_cpu_desc cpu = { .devices = 2 };
+        ds_init_desc init = { .cpu = &cpu, .allocator = { count_alloc, count_free, NULL } };
+        size_t after_some = 0, reserved_then = 0;
+        harness_restart(&init);
+        for (int i = 0; i < 300; i++) {
+            if (threads) {
+                join(spawn(use_own_stream, NULL));
+            } else {
+                ds_stream s = stream(0);
+                void *p = block(3 * MIB, s);
+                ok(ds_mem_free(p));
+                ok(ds_stream_destroy(s));
+            }
+            if (i == 50) { after_some = kept_bytes; reserved_then = reserved(0); }
+        }
+        if (kept_bytes > after_some + 128 * KIB) fail_msg("%d: %zu bytes after 50, %zu after 300", threads, after_some, (size_t)kept_bytes);
+        assert_int_equal(reserved(0), reserved_then);
+        harness_restart(NULL);
+    }
+}
+
+typedef struct own { void *p; ds_stream s; gate g; looks *l; } own;
+
+static void *hold_own_stream(void *arg) {
+    own *o = arg;
+    ok_thread(ds_stream_per_thread(harness_device(0), &o->s));
+    o->p = block(3 * MIB, o->s);
+    gate_close(o->s, &o->g);
+    paint(o->p, 3 * MIB, 1, o->s);
+    look(o->l, o->p, 3 * MIB, 1, o->s);
+    ok_thread(ds_mem_free(o->p));
+    return NULL;
+}
+
+static void test_the_default_streams_of_two_threads_do_not_share_memory(void **state) {
+    (void)state;
+    for (int preset = 0; preset < PRESETS; preset++) {
+        ds_mem_config c = config_of(preset);
+        own o = { .l = looks_create(100000) };
+        ds_stream mine;
+        c.reuse = DS_REUSE_ALWAYS; /* even then in order only */
+        begin_with(&c);
+        ok(ds_stream_per_thread(harness_device(0), &mine));
+        join(spawn(hold_own_stream, &o)); /* its stream ends while there is work on it */
+        void *q = block(3 * MIB, mine);
+        paint(q, 3 * MIB, 2, mine);
+        look(o.l, q, 3 * MIB, 2, mine);
+        gate_open(&o.g);
+        ok(ds_device_synchronize(harness_device(0)));
+        assert_true(looks_right(o.l));
+        ok(ds_mem_free(q));
+        looks_destroy(o.l);
+        finish();
+    }
+}
+
+static ds_stream wrap(ds_stream s) {
+    ds_stream_native n;
+    ds_stream w;
+    ok(ds_stream_export(s, &n));
+    ok(ds_stream_wrap(&n, DS_BORROW, NULL, NULL, &w));
+    return w;
+}
+
+static void test_all_handles_of_one_stream_share_its_memory(void **state) {
+    (void)state;
+    for (int preset = 0; preset < PRESETS; preset++)
+        for (int first = 0; first < 2; first++) { /* the wrapper allocates first, or the stream itself */
+            begin(preset);
+            ds_stream s = stream(0), w1 = wrap(s), w2 = wrap(s), a = first ? w1 : s, b = first ? s : w2;
+            ds_pool pool = new_pool();
+            void *p = block(3 * MIB, a);
+            paint(p, 3 * MIB, 1, a);
+            ok(ds_mem_record_use(p, b)); /* its own stream's */
+            ok(ds_mem_record_stream(p, w2));
+            ok(ds_mem_free(p));
+            assert_int_equal(stat(0, "active.all.current"), 0);
+            assert_ptr_equal(block(3 * MIB, b), p);
+            ok(ds_mem_free(p));
+            assert_ptr_equal(block(3 * MIB, w2), p);
+            ok(ds_mem_free(p));
+            void *q = block_in(pool, 3 * MIB, a);
+            ok(ds_mem_free(q));
+            assert_ptr_equal(block_in(pool, 3 * MIB, b), q);
+            ok(ds_mem_free(q));
+            ok(ds_stream_destroy(w1)); ok(ds_stream_destroy(w2));
+            ok(ds_stream_destroy(s));
+            ok(ds_pool_destroy(pool));
+            finish();
+        }
+}
+
+static void test_a_wrapper_that_ends_takes_no_memory_along(void **state) {
+    (void)state;
+    for (int preset = 0; preset < PRESETS; preset++)
+        for (int first = 0; first < 2; first++) {
+            gate g = { 0 };
+            ds_mem_config c = config_of(preset);
+            c.reuse = DS_REUSE_ALWAYS;
+            begin_with(&c);
+            ds_stream s = stream(0), w1 = wrap(s), w2 = first ? s : wrap(s), t = stream(0);
+            looks *l = looks_create(100000);
+            void *p = block(3 * MIB, w1); /* the wrapper is the first to allocate */
+            void *other = block(5000, w2);
+            ok(ds_mem_free(p));
+            ok(ds_stream_destroy(w1));
+            ok(ds_stream_synchronize(s));
+            gate_close(s, &g);
+            p = block(3 * MIB, w2);
+            paint(p, 3 * MIB, 1, w2);
+            look(l, p, 3 * MIB, 1, w2);
+            ok(ds_mem_free(p));
+            void *q = block(3 * MIB, t); /* behind what the stream does, not behind what it did when its wrapper ended */
+            paint(q, 3 * MIB, 2, t);
+            look(l, q, 3 * MIB, 2, t);
+            gate_open(&g);
+            ok(ds_device_synchronize(harness_device(0)));
+            assert_true(looks_right(l));
+            ok(ds_mem_free(q)); ok(ds_mem_free(other));
+            if (!first) ok(ds_stream_destroy(w2));
+            ok(ds_mem_validate(harness_device(0)));
+            ok(ds_stream_destroy(s)); ok(ds_stream_destroy(t));
+            looks_destroy(l);
+            finish();
+        }
+}
+
+static void test_memory_of_a_stream_that_only_wrappers_know_is_given_back_in_order(void **state) {
+    (void)state;
+    for (int preset = 0; preset < PRESETS; preset++) {
+        gate g = { 0 };
+        begin(preset);
+        ds_stream s = stream(0), t = stream(0), w = wrap(s);
+        looks *l = looks_create(100000);
+        void *p = block(12 * MIB, w);
+        ok(ds_mem_free(p));
+        ok(ds_stream_destroy(w)); /* the stream goes on, and has never allocated */
+        w = wrap(s);
+        gate_close(s, &g);
+        p = block(12 * MIB, w);
+        paint(p, 12 * MIB, 1, w);
+        look(l, p, 12 * MIB, 1, w);
+        ok(ds_mem_free(p));
+        ok(ds_stream_destroy(w));
+        pthread_t opener = spawn(open_later, &g);
+        ok(ds_mem_empty_cache(harness_device(0), NULL));
+        assert_int_equal(g.open, 1);
+        assert_int_equal(reserved(0), 0);
+        join(opener);
+        ok(ds_device_synchronize(harness_device(0)));
+        assert_true(looks_right(l));
+        looks_destroy(l);
+        ok(ds_stream_destroy(s)); ok(ds_stream_destroy(t));
+        finish();
+    }
+}
+
+static void test_a_stream_that_changes_hands_keeps_its_memory(void **state) {
+    (void)state;
+    for (int preset = 0; preset < PRESETS; preset++) {
+        gate g = { 0 };
+        ds_stream_native n;
+        begin(preset);
+        ds_stream s = stream(0), again;
+        looks *l = looks_create(100000);
+        void *p = block(12 * MIB, s), *live = block(5000, s);
+        paint(live, 5000, 5, s);
+        gate_close(s, &g);
+        paint(p, 12 * MIB, 1, s);
+        look(l, p, 12 * MIB, 1, s);
+        ok(ds_mem_free(p));
+        ok(ds_stream_unwrap(s, &n));
+        pthread_t opener = spawn(open_later, &g);
+        ok(ds_mem_empty_cache(harness_device(0), NULL)); /* waits, though nobody has a handle of it now */
+        assert_int_equal(g.open, 1);
+        join(opener);
+        ok(ds_stream_wrap(&n, DS_OWN, NULL, NULL, &again));
+        void *q = block(12 * MIB, again), *r = block(5000, again);
+        paint(q, 12 * MIB, 2, again);
+        look(l, q, 12 * MIB, 2, again);
+        look(l, live, 5000, 5, again);
+        ok(ds_mem_free(q)); ok(ds_mem_free(r)); ok(ds_mem_free(live));
+        ok(ds_device_synchronize(harness_device(0)));
+        assert_true(looks_right(l));
+        looks_destroy(l);
+        ok(ds_stream_destroy(again));
+        finish();
+    }
+}
+
+static void test_a_stream_with_several_owners_ends_with_the_last(void **state) {
+    (void)state;
+    for (int preset = 0; preset < PRESETS; preset++) {
+        gate g = { 0 };
+        ds_mem_config c = config_of(preset);
+        c.reuse = DS_REUSE_ALWAYS;
+        begin_with(&c);
+        ds_stream s = stream(0), t = stream(0);
+        looks *l = looks_create(100000);
+        void *p = block(3 * MIB, s);
+        ok(ds_mem_free(p));
+        ok(ds_stream_retain(s));
+        ok(ds_stream_destroy(s));
+        gate_close(s, &g);
+        p = block(3 * MIB, s);
+        paint(p, 3 * MIB, 1, s);
+        look(l, p, 3 * MIB, 1, s);
+        ok(ds_mem_free(p));
+        void *q = block(3 * MIB, t);
+        paint(q, 3 * MIB, 2, t);
+        gate_open(&g);
+        ok(ds_device_synchronize(harness_device(0)));
+        assert_true(looks_right(l));
+        ok(ds_mem_free(q));
+        ok(ds_stream_destroy(s)); ok(ds_stream_destroy(t));
+        looks_destroy(l);
+        finish();
+    }
+}
+
+/* The legacy stream and its handles are one stream as well. */
+static void test_the_default_stream_has_memory_like_any_other(void **state) {
+    (void)state;
+    for (int preset = 0; preset < PRESETS; preset++) {
+        begin(preset);
+        ds_stream legacy, w;
+        ok(ds_stream_legacy(harness_device(0), &legacy));
+        w = wrap(legacy);
+        void *p = block(3 * MIB, legacy);
+        paint(p, 3 * MIB, 1, legacy);
+        ok(ds_mem_free(p));
+        assert_ptr_equal(block(3 * MIB, w), p);
+        ok(ds_mem_free(p));
+        ok(ds_stream_destroy(w));
+        assert_ptr_equal(block(3 * MIB, legacy), p);
+        ok(ds_mem_free(p));
+        finish();
+    }
+}
+
+const struct CMUnitTest tests_alloc_backends[] = {
+    DS_TEST(test_all_backends_count_the_same, "cupy: TestMemoryAsyncPool, TestAllocatorDisabled"),
+    DS_TEST(test_without_a_cache_every_block_is_the_drivers, "cupy: TestAllocatorDisabled"),
+    DS_TEST(test_a_backend_is_changed_when_nothing_is_allocated, "alloc"),
+    DS_TEST(test_limits_hold_on_every_backend, "cupy: TestMemoryAsyncPool, test_set_limit_size"),
+    DS_TEST(test_a_full_device_is_an_error_on_every_backend, "torch: test_out_of_memory_retry, cupy: TestMemoryAsyncPool"),
+    DS_TEST(test_alignment_beyond_512_needs_the_native_backend, "alloc"),
+    DS_TEST(test_growing_segments_have_the_layouts_of_torch, "torch: test_expandable_segment_checkpoint_growth"),
+    DS_TEST(test_pages_are_given_back_from_the_middle_and_holes_are_filled_again, "torch: test_mempool_expandable"),
+    DS_TEST(test_the_ends_of_pages_stay_and_are_used_with_the_hole_between_them, "alloc"),
+    DS_TEST(test_random_holes_keep_contents_and_accounts, "torch: test_allocator_fuzz"),
+    DS_TEST(test_a_mapping_that_fails_leaves_nothing_behind, "torch: Issue188008"),
+    DS_TEST(test_a_segment_that_is_full_is_followed_by_another, "alloc"),
+    DS_TEST(test_growing_segments_are_switched_off_and_on, "alloc"),
+    DS_TEST(test_a_pool_grows_by_itself_and_its_runs_are_told, "torch: test_mempool_expandable, test_mempool_snapshot_reports_runs_after_a_hole"),
+    DS_TEST_CUDA(test_a_device_without_virtual_memory_has_plain_segments, "alloc"),
+    DS_TEST_CUDA(test_a_device_without_memory_pools_says_so, "alloc"),
+    DS_TEST(test_streams_come_and_go_and_their_memory_stays_in_use, "peers D6, cupy: Issue8068"),
+    DS_TEST(test_streams_and_threads_that_come_and_go_leave_nothing_behind, "peers D6"),
+    DS_TEST(test_the_default_streams_of_two_threads_do_not_share_memory, "cupy: test_reuse_between_thread_ptds, Issue5069"),
+    DS_TEST(test_all_handles_of_one_stream_share_its_memory, "cupy: test_reuse_between_thread_same_stream"),
+    DS_TEST(test_a_wrapper_that_ends_takes_no_memory_along, "alloc"),
+    DS_TEST(test_memory_of_a_stream_that_only_wrappers_know_is_given_back_in_order, "alloc"),
+    DS_TEST(test_a_stream_that_changes_hands_keeps_its_memory, "alloc"),
+    DS_TEST(test_a_stream_with_several_owners_ends_with_the_last, "alloc"),
+    DS_TEST(test_the_default_stream_has_memory_like_any_other, "alloc"),
+};
+const size_t tests_alloc_backends_count = sizeof tests_alloc_backends / sizeof *tests_alloc_backends;
