@@ -2369,12 +2369,13 @@ DS__SEAM static ds_result ds__mapping_check(void *ptr, size_t size) {
 
 /* ---- >>boards: what several processes look at ----------------------------------------------------------------------------- */
 
-/* Policy. A process that shares something has a board: shared memory that others open, and that goes with the last of them. On it stand its
-   interprocess events (marks), how far the streams that record them have come (lanes), and who uses its memory (stakes).
-   Whoever is on a board has a number there, never given twice, and holds the lock of the byte with that number. The kernel drops it when the
-   process ends, however that happens, so a lock that is free says that nothing will come from there any more. It is a lock of the open
-   file (F_OFD_SETLK): flock has only one for a whole file; a record lock of the old kind is lost when anything in the process closes
-   the file; a robust futex belongs to a thread, which would have to live as long as the process. A forked child has the open file too, and so does not get the mapping and closes the rest first of all.
+/* Policy. A process that shares something has a board: shared memory that others open, and that goes with the last of them. On it stand
+   its interprocess events (marks), how far the streams that record them have come (lanes), and who uses its memory (stakes).
+   Whoever is on a board has a number there, never given twice, and holds the lock of the byte with that number. The kernel drops it
+   when the process ends, however that happens, so a lock that is free says that nothing will come from there any more. It is a lock
+   of the open file (F_OFD_SETLK): flock has only one for a whole file; a record lock of the old kind is lost when anything in the
+   process closes the file; a robust futex belongs to a thread, which would have to live as long as the process. A forked child has
+   the open file too: it does not get the mapping, and closes the rest first of all.
    Memory is reserved before it is touched: where there is none that is a result and no signal. */
 
 enum { DS__MARKS = 1 << 16, DS__LANES = 1 << 18, DS__STAKES = 1 << 14, DS__LEASES = 62, DS__BOARD_LAYOUT = 1 };

@@ -667,7 +667,7 @@ struct ds__segment {
     ds__mblock **granule;         /* live blocks by address: the first that starts in each 1 << shift bytes */
     unsigned shift;
     uint8_t kind, source;         /* DS__SMALL or DS__LARGE; DS__FROM_* */
-    uint64_t native;              /* what the upstream was given as stream */
+    uint64_t native;              /* what the upstream was given as stream; growing: the page that the policy asked for */
     uint64_t serial;              /* counts segments: orders free blocks beyond their addresses */
     uint32_t index;               /* in the registry */
 };
@@ -2819,10 +2819,11 @@ static ds_result ds__grow_space(ds__arena *a, int kind, size_t size) {
     size_t reserve = ds__mreserve_size(c, dev->total, page);
     void *base = NULL;
     if (kind == DS__SMALL && !c->single_pool) reserve /= 16; /* another one follows when it is full */
-    if (reserve < size) reserve = size;
+    if (reserve < size + 2 * page) reserve = size + 2 * page;
     if (reserve < 16 * page) reserve = 16 * page;
     ds_result r = ds__space_reserve(dev->device, reserve, &least, &base);
     if (r < 0) return r;
+    size_t asked = page;
     page = (page + least - 1) / least * least;
     reserve = reserve / page * page; /* whole pages; what is behind them stays unused */
     ds__segment *s = reserve ? ds__segment_new(a, kind, DS__FROM_SPACE, base, reserve, page) : NULL;
@@ -2839,6 +2840,7 @@ static ds_result ds__grow_space(ds__arena *a, int kind, size_t size) {
     b->size = reserve;
     b->seg = s;
     s->first = b;
+    s->native = asked;
     ds__segment_in(a, s);
     ds__hole_in(a, b);
     ds__arena_unlock(a);
@@ -2877,9 +2879,10 @@ static ds_result ds__map(ds__arena *a, ds__segment *s, char *at, size_t size) {
 static ds_result ds__grow_mapped(ds__arena *a, int kind, size_t size) {
     for (int again = 0; again < 2; again++) {
         ds__mblock *h, *prev = NULL;
-        size_t before = 0;
+        size_t before = 0, page = kind == DS__SMALL ? a->pool->config.small_segment_size : a->pool->config.large_segment_size;
         ds__arena_lock(a);
         for (h = a->holes[kind]; h; h = h->list_next) { /* the lowest that will do, with what is free beside it */
+            if (!h->seg->mapped && h->seg->native != page) continue; /* empty, and of another policy */
             prev = h->prev && h->prev->state == DS_BLOCK_FREE && !h->prev->quiet ? h->prev : NULL;
             before = prev ? prev->size : 0;
             size_t behind = h->next && h->next->state == DS_BLOCK_FREE && !h->next->quiet ? h->next->size : 0;
@@ -3755,9 +3758,10 @@ static ds_result ds__direct_free(ds__arena *a, ds__mblock *b) {
     ds__tls.mute++;
     if (async) {
         ds__stream *stream = ds__pin(&ds__g.streams, a->stream.id);
-        DS_IGNORE(ds__record_uses(b));
-        if (stream) r = ds__wait_uses(b, a->stream);
-        else { (void)ds__arena_drain(a); stream = ds__any_stream(a->dev->device); } /* the stream has ended */
+        r = ds__record_uses(b);
+        if (r == DS_OK && stream) r = ds__wait_uses(b, a->stream);
+        if (r < 0) DS_IGNORE(ds__driver_of(a->dev->device)->memory_wait(a->dev->device.index)); /* the stream cannot wait for the others: the host does */
+        if (!stream) { (void)ds__arena_drain(a); stream = ds__any_stream(a->dev->device); } /* the stream has ended */
         if (stream) r = ds__async_free(stream, base);
         if (stream) ds__stream_unpin(stream);
     } else {

@@ -1672,7 +1672,9 @@ static ds_result ds__cpu_submit_wait(ds__cpu_stream *s, const ds__op *op, ds__cp
     return ds__cpu_enqueue(s, &wait, NULL);
 }
 
-static ds_result ds__cpu_event_look(ds__cpu_event *e, int wait);
+static ds_result ds__cpu_event_foreign(ds__cpu_event *e, int wait);
+/* Brings what the event stands for up to date, if processes share it; wait: somebody will wait for it. */
+static inline ds_result ds__cpu_event_look(ds__cpu_event *e, int wait) { return DS__LIKELY(!e->board) ? DS_OK : ds__cpu_event_foreign(e, wait); }
 static int ds__cpu_fork_event(ds__cpu_stream *s, ds__cpu_event *e, ds_result *out);
 static int ds__cpu_fork_stream(ds__cpu_stream *s, ds__cpu_stream *other, ds_result *out);
 
@@ -2320,9 +2322,7 @@ static ds_result ds__cpu_word_token(ds__board *b, uint64_t word, ds__cpu_token *
     return DS_OK;
 }
 
-/* Brings what the event stands for up to date, if processes share it; wait: somebody will wait for it. */
-static ds_result ds__cpu_event_look(ds__cpu_event *e, int wait) {
-    if (DS__LIKELY(!e->board)) return DS_OK;
+static ds_result ds__cpu_event_foreign(ds__cpu_event *e, int wait) {
     ds_result r = DS_OK;
     ds__cpu_token t;
     ds__mark *m = &e->board->sheet->mark[e->mark];

@@ -6,7 +6,7 @@
              ./replay --device 28 LOG                                   on devices of 28 GiB
              ./replay --passes 10 LOG                                   ten times with each; the first pass is not timed
 
-   LOG is a trace (bench/data/README.md has its layout; .xz needs the program xz), or a snapshot that ds_mem_snapshot_file wrote as JSON
+   LOG is a trace (bench/data/README.md has its layout; .xz needs the program xz), or what ds_resource_log wrote, or a snapshot that ds_mem_snapshot_file wrote as JSON
    while history was recorded: so a program that ran out of memory on a GPU can be looked into where there is none. A configuration
    is what DEVSTREAM_ALLOC_CONF would hold.
 
@@ -290,6 +290,25 @@ static void read_history(const text *t, const char *path) {
     }
 }
 
+/* ---- lines of ds_resource_log --------------------------------------------------------------------------------------------- */
+
+static void read_lines(const text *t, const char *path) {
+    const char *line = t->at;
+    the_log.devices = 1;
+    while ((line = strchr(line, '\n')) != NULL && *++line) {
+        unsigned long long address, bytes, stream;
+        char action[20];
+        entry e;
+        if (sscanf(line, "%*u,%19[^,],%llx,%llu,%llu", action, &address, &bytes, &stream) != 4) fail(path, "has a line that ds_resource_log did not write");
+        memset(&e, 0, sizeof e);
+        snprintf(e.action, sizeof e.action, "%s", strcmp(action, "allocate") ? strcmp(action, "free") ? "" : "free_completed" : "alloc");
+        e.address = address;
+        e.bytes = bytes;
+        e.stream = stream;
+        take_entry(&e, 0);
+    }
+}
+
 /* ---- the log ------------------------------------------------------------------------------------------------------------ */
 
 /* Every operation makes sense; what is left at the end is freed there, so that the log can be replayed again. */
@@ -322,7 +341,8 @@ static void read_log(const char *path) {
     if (t.size > 6 && !memcmp(t.at, "\3757zXZ", 6)) unpack(path, &t);
     if (t.size >= 8 && !memcmp(t.at, "DSTRACE1", 8)) read_trace(&t, path);
     else if (t.at[strspn(t.at, " \t\r\n")] == '{') read_history(&t, path);
-    else fail(path, "is neither a trace nor a snapshot as JSON");
+    else if (!strncmp(t.at, "time_us,action,pointer,size,stream\n", 35)) read_lines(&t, path);
+    else fail(path, "is neither a trace, nor a snapshot as JSON, nor lines of ds_resource_log");
     free(t.at);
     free(table);
     complete(path);

@@ -281,6 +281,7 @@ static ds_kernel_desc kernel_desc(void) {
 static const char *const elsewhere[] = {
     "ds_device_scope_enter(", "ds_stream_scope_enter(", /* in the rows of the other half */
     "ds_shutdown(", /* test_shutdown_ends_the_captures_that_are_open */
+    "ds_event_export(", "ds_event_import(", /* test_handles_are_neither_made_nor_opened_while_the_thread_captures */
 };
 
 typedef enum verdict { SAFE, KEEPS, SPOILS, LEAVES, UNSAFE, ENDS } verdict;

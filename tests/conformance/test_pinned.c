@@ -782,9 +782,16 @@ static void test_registered_memory_is_had_while_a_stream_captures(void **state) 
 
 static void test_the_policy_that_was_set_last_counts(void **state) {
     (void)state;
+    harness_shutdown(); /* texts are for later devices as well */
+    ds_mem_config c = ds_mem_config_torch();
+    ok(ds_mem_configure(harness_device(0), &c));
+    ok(ds_mem_configure_text("pinned_max_cached_size_mb:2")); /* what a struct has set stays */
+    void *p = pinned(5 * MIB);
+    assert_int_equal(stats().active_bytes.current, 8 * MIB);
+    ok(ds_pinned_free(p));
     start(PRESET_DEFAULT);
     ok(ds_mem_configure_text("pinned_max_round_threshold_mb:64"));
-    void *p = pinned(3 * MIB);
+    p = pinned(3 * MIB);
     assert_int_equal(stats().active_bytes.current, 4 * MIB);
     ok(ds_mem_configure_text("pinned_max_cached_size_mb:1")); /* the rest stays */
     ok(ds_pinned_free(p));
@@ -796,7 +803,7 @@ static void test_the_policy_that_was_set_last_counts(void **state) {
     p = pinned(3 * MIB);
     assert_int_equal(stats().active_bytes.current, 4 * MIB);
     ok(ds_pinned_free(p));
-    ds_mem_config c = ds_mem_config_default();
+    c = ds_mem_config_default();
     ok(ds_mem_configure(harness_device(0), &c));
     p = pinned(3 * MIB);
     assert_int_equal(stats().active_bytes.current, 3 * MIB);
@@ -809,6 +816,7 @@ static void test_the_policy_that_was_set_last_counts(void **state) {
     assert_int_equal(stats().active_bytes.current, 8 * MIB);
     ok(ds_pinned_free(p));
     over();
+    harness_shutdown();
 }
 
 static void test_the_environment_sets_the_policy(void **state) {

@@ -1338,6 +1338,156 @@ static void test_a_shutdown_ends_what_is_shared_on_both_sides(void **state) {
     end_peer(&p);
 }
 
+static void test_a_pool_ends_while_others_have_its_blocks(void **state) {
+    (void)state;
+    enum { SIZE = 32 << 20 };
+    ds_stream s = made();
+    ds_pool pool = shareable_pool(0);
+    void *ptr;
+    size_t before, after;
+    peer p = start_peer();
+    ok(ds_mem_empty_cache(harness_device(0), NULL));
+    ok(ds_device_memory_info(harness_device(0), &before, NULL));
+    ok(alloc_in(pool, SIZE, s, &ptr));
+    ok(fill_with(ptr, SIZE, 4, s));
+    give_block(&p, ptr, 0, 0);
+    ok(ds_mem_free(ptr));
+    ok(ds_pool_destroy(pool));
+    ok(ds_mem_empty_cache(harness_device(0), NULL));
+    expect_over_there(&p, 0, 0, SIZE, 4);
+    tell(p, .verb = BLOCK_CLOSE, .a = 0, .b = 0);
+    tell(p, .verb = STREAM_SYNC, .b = 0);
+    tell(p, .verb = COLLECT);
+    ok(ds_mem_ipc_collect());
+    ok(ds_mem_empty_cache(harness_device(0), NULL));
+    ok(ds_device_memory_info(harness_device(0), &after, NULL));
+    assert_int_equal(after, before);
+    ok(ds_mem_validate(harness_device(0)));
+    end_peer(&p);
+    ok(ds_stream_destroy(s));
+}
+
+/* ---- a fault at each call ---- */
+
+/* Bookkeeping memory of which one block is refused. */
+static struct { _Atomic long calls, fail_at, live; } books;
+static void *book_alloc(size_t size, void *user) {
+    (void)user;
+    if (++books.calls == books.fail_at) return NULL;
+    void *p = malloc(size);
+    books.live += p != NULL;
+    return p;
+}
+static void book_free(void *p, void *user) {
+    (void)user;
+    books.live -= p != NULL;
+    free(p);
+}
+
+static int failures;
+/* A call that may meet the fault: then it has done nothing, and the next one succeeds. */
+#define in_the_end(call) \
+    do { \
+        ds_result end_result_ = (call); \
+        if (end_result_ < 0 && failures++ == 0) end_result_ = (call); \
+        if (end_result_ < 0) fail_msg("%s is %s: %s", #call, ds_result_name(end_result_), ds_last_error()); \
+    } while (0)
+
+static void share_everything(const peer *p) {
+    ds_stream s;
+    ds_event mine, theirs;
+    ds_pool pool;
+    ds_ipc_event_handle e;
+    ds_ipc_mem_handle h;
+    void *ptr, *got;
+    in_the_end(ds_stream_create(&(ds_stream_desc){ .device = harness_device(0) }, &s));
+    in_the_end(ds_event_create(DS_EVENT_INTERPROCESS, NULL, &mine));
+    in_the_end(ds_event_export(mine, &e));
+    tell(*p, .verb = EVENT_IMPORT, .a = 0, .event = e);
+    in_the_end(ds_event_record(mine, s));
+    tell(*p, .verb = EVENT_WAIT, .a = 0, .b = 0);
+    tell(*p, .verb = STREAM_SYNC, .b = 0);
+    tell(*p, .verb = EVENT_MAKE, .a = 1);
+    e = tell(*p, .verb = EVENT_EXPORT, .a = 1).event;
+    in_the_end(ds_event_import(harness_device(0), &e, &theirs));
+    tell(*p, .verb = GATE_CLOSE, .a = 1, .b = 1);
+    tell(*p, .verb = EVENT_RECORD, .a = 1, .b = 1);
+    in_the_end(ds_stream_wait_event(s, theirs));
+    tell(*p, .verb = GATE_OPEN, .a = 1);
+    in_the_end(ds_stream_synchronize(s));
+    in_the_end(ds_event_record(theirs, s));
+    in_the_end(ds_event_synchronize(theirs));
+    in_the_end(ds_pool_create(&(ds_pool_desc){ .device = harness_device(0), .shareable = 1 }, &pool));
+    in_the_end(alloc_in(pool, 4096, s, &ptr));
+    in_the_end(fill_with(ptr, 4096, 8, s));
+    in_the_end(ds_mem_export(ptr, &h));
+    tell(*p, .verb = BLOCK_IMPORT, .a = 0, .b = 0, .block = h);
+    expect_over_there(p, 0, 0, 4096, 8);
+    tell(*p, .verb = BLOCK_CLOSE, .a = 0, .b = 0);
+    tell(*p, .verb = STREAM_SYNC, .b = 0);
+    tell(*p, .verb = BLOCK_ALLOC, .a = 1, .b = 0, .size = 4096);
+    tell(*p, .verb = BLOCK_FILL, .a = 1, .b = 0, .size = 4096, .value = 9);
+    h = tell(*p, .verb = BLOCK_EXPORT, .a = 1).block;
+    in_the_end(ds_mem_import(harness_device(0), &h, s, &got));
+    uint64_t wrong = 1;
+    in_the_end(count_wrong(got, 4096, 9, s, &wrong));
+    assert_int_equal(wrong, 0);
+    in_the_end(ds_mem_import_close(got, s));
+    in_the_end(ds_stream_synchronize(s));
+    in_the_end(ds_mem_ipc_collect());
+    in_the_end(ds_mem_free(ptr));
+    in_the_end(ds_pool_destroy(pool));
+    in_the_end(ds_event_destroy(mine));
+    in_the_end(ds_event_destroy(theirs));
+    in_the_end(ds_stream_destroy(s));
+    tell(*p, .verb = BLOCK_FREE, .a = 1);
+    tell(*p, .verb = COLLECT);
+    tell(*p, .verb = EVENT_DESTROY, .a = 0);
+    tell(*p, .verb = EVENT_DESTROY, .a = 1);
+}
+
+/* 1: the fault was met. */
+static int share_with_a_fault(const peer *p, const char *fault, long book_fault) {
+    ds_init_desc init = { .layers = fault ? "fault" : NULL, .fault = fault, .allocator = { book_alloc, book_free, NULL } };
+    failures = 0;
+    ok(ds_init(&init));
+    (void)harness_device_count(); /* it is started */
+    books.calls = 0;
+    books.fail_at = book_fault;
+    share_everything(p);
+    int met = failures > 0 || (book_fault && books.calls >= book_fault);
+    if (!met) books.fail_at = 0;
+    ok(ds_shutdown());
+    harness_forget();
+    books.fail_at = 0;
+    if (books.live) fail_msg("%s %ld: %ld blocks of bookkeeping are left", fault ? fault : "bookkeeping", book_fault, (long)books.live);
+    return met;
+}
+
+static void test_a_fault_in_any_call_loses_nothing(void **state) {
+    static const char *const entries[] = { "stream_create", "event_create", "event_export", "event_import", "event_synchronize", "submit",
+                                           "share_alloc", "share_export", "share_import", "stream_synchronize" };
+    (void)state;
+    harness_shutdown();
+    peer p = start_peer();
+    (void)share_with_a_fault(&p, NULL, 0);
+    int files = entries_of("/proc/self/fd"), mappings = shared_mappings(), met = 0;
+    for (size_t i = 0; i < sizeof entries / sizeof *entries; i++) {
+        char fault[64];
+        int more = 1;
+        for (int n = 1; more && n < 50; n++, met += more) {
+            snprintf(fault, sizeof fault, "%s:%d", entries[i], n);
+            more = share_with_a_fault(&p, fault, 0);
+        }
+    }
+    assert_true(met > 10);
+    int more = 1;
+    for (long n = 1; more && n < 300; n++) more = share_with_a_fault(&p, NULL, n);
+    assert_int_equal(entries_of("/proc/self/fd"), files);
+    assert_int_equal(shared_mappings(), mappings);
+    end_peer(&p);
+}
+
 /* On the stand-in a record of a process that died never ends, and CUDA does not say what becomes of it: those tests are the CPU driver's. */
 const struct CMUnitTest tests_sharing[] = {
     DS_TEST(test_a_stream_waits_for_a_record_of_another_process, "issue 5.8"),
@@ -1376,5 +1526,7 @@ const struct CMUnitTest tests_sharing[] = {
     DS_TEST(test_deaths_of_each_side_leave_no_block_behind, "issue 5.8"),
     DS_TEST(test_threads_export_while_others_close, "issue 5.8"),
     DS_TEST(test_a_shutdown_ends_what_is_shared_on_both_sides, "issue 5.8"),
+    DS_TEST(test_a_pool_ends_while_others_have_its_blocks, "issue 5.8"),
+    DS_TEST(test_a_fault_in_any_call_loses_nothing, "issue 5.8"),
 };
 const size_t tests_sharing_count = sizeof tests_sharing / sizeof *tests_sharing;
