@@ -716,6 +716,8 @@ struct ds__arena {
     ds_stream stream;
     const void *identity;         /* the driver's queue: wrappers of one stream share an arena */
     ds_event end;                 /* orphan: when its stream was done */
+    struct { ds_stream stream; uint64_t id; } twin[3]; /* other handles of the stream (ds_stream_wrap) that have come here */
+    uint8_t crowded;              /* there were more */
     ds__arena *next;              /* of the pool */
     ds__segment *segments;
     ds__mblock *pending, *pending_last;
@@ -775,6 +777,7 @@ struct ds__mdevice {
     _Atomic uint64_t history_count;
     _Atomic unsigned watch;       /* actions that someone wants to know of */
     _Atomic int64_t late_uses;    /* of ds_mem_record_stream, whose events are recorded at the free */
+    _Atomic uint8_t async;        /* the driver's own pool was used */
 };
 
 /* ---- >>memory options ---------------------------------------------------------------------------------------------- */
@@ -1397,6 +1400,7 @@ static uint64_t ds__capture_of(ds__stream *s);
 static ds_result ds__capture_pool_of(ds__stream *s, ds__mpool **out);
 static ds_result ds__direct_free(ds__arena *a, ds__mblock *b);
 static int ds__arena_drain(ds__arena *a);
+static void ds__async_give(ds__mdevice *dev, size_t keep);
 typedef struct ds__wanted ds__wanted;
 static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, void **out);
 static void ds__align(ds__wanted *q, size_t align);
@@ -2213,17 +2217,41 @@ __attribute__((always_inline)) static inline ds__mblock *ds__find_live(const voi
 
 /* ---- arenas ---- */
 
+/* A stream has several handles when it was wrapped: its arena knows some of them, so that it stays in use when one ends. The device is locked. */
+static void ds__arena_join(ds__arena *a, ds__stream *s, ds_stream handle) {
+    if (a->stream_id == s->id) return;
+    ds__stream *first = ds__pin(&ds__g.streams, a->stream.id);
+    if (first) ds__stream_unpin(first);
+    else { a->stream = handle; a->stream_id = s->id; return; } /* it was given away */
+    for (int i = 0; i < 3; i++) if (a->twin[i].id == s->id) return;
+    for (int i = 0; i < 3; i++) if (!a->twin[i].id) { a->twin[i].stream = handle; a->twin[i].id = s->id; return; }
+    a->crowded = 1;
+}
+/* A handle ends. 1: the stream goes on. */
+static int ds__arena_part(ds__arena *a, const ds__stream *s) {
+    int i = 0;
+    if (!s->borrowed) return 0;
+    for (; i < 3; i++) if (a->twin[i].id == s->id) { a->twin[i].id = 0; return 1; }
+    if (a->stream_id != s->id) return 1;
+    for (i = 0; i < 3 && !a->twin[i].id; ) i++;
+    if (i == 3) { if (a->crowded) a->stream.id = 0; return a->crowded; }
+    a->stream = a->twin[i].stream;
+    a->stream_id = a->twin[i].id;
+    a->twin[i].id = 0;
+    return 1;
+}
+
 /* The arena of a stream in a pool, made or taken over from an ended stream at its first use. NULL and the sentence: no memory. The
    device is locked. */
 static ds__arena *ds__arena_of(ds__mpool *p, ds__stream *s, ds_stream handle) {
     const void *identity = s->driver->stream_identity(s->native);
     for (ds__arena *a = p->arenas; a; a = a->next)
-        if (!a->orphan && (a->stream_id == s->id || a->identity == identity)) return a;
+        if (!a->orphan && (a->stream_id == s->id || a->identity == identity)) { ds__arena_join(a, s, handle); return a; }
     ds__arena *a = p->arenas;
     for (; a; a = a->next) { /* that of an ended stream without memory: streams that come and go need no more arenas */
         ds__arena_lock(a);
         int empty = a->orphan && !ds__arena_has_memory(a);
-        if (empty) { a->orphan = 0; a->stream = handle; a->stream_id = s->id; a->identity = identity; }
+        if (empty) { a->orphan = 0; a->stream = handle; a->stream_id = s->id; a->identity = identity; a->crowded = 0; memset(a->twin, 0, sizeof a->twin); }
         ds_event end = a->end;
         if (empty) a->end.id = 0;
         ds__arena_unlock(a);
@@ -2295,7 +2323,7 @@ static void ds__mem_stream_gone(ds__stream *s) {
     pthread_mutex_lock(&dev->lock);
     for (ds__mpool *p = &dev->main; p; p = p->next)
         for (ds__arena *a = p->arenas; a; a = a->next) {
-            if (a->orphan || a->stream_id != s->id || (a->identity != identity && s->borrowed)) continue;
+            if (a->orphan || (a->stream_id != s->id && a->identity != identity) || ds__arena_part(a, s)) continue;
             ds_event end = { 0 };
             if (!ds__capture_of(s) && ds__event_new(0, NULL, &end) == DS_OK && ds__event_record(end, handle, DS__OP_RECORD) < 0) {
                 ds__event_drop(end);
@@ -3069,6 +3097,14 @@ static size_t ds__mem_flush(ds__mdevice *dev, ds__mpool *only, size_t keep) {
     return done;
 }
 
+/* What the driver's own pool keeps goes back to the device, down to so many bytes. */
+static void ds__async_give(ds__mdevice *dev, size_t keep) {
+    if (!atomic_load(&dev->async)) return;
+    ds__tls.mute++;
+    DS_IGNORE(ds__driver_of(dev->device)->async_trim(dev->device.index, keep));
+    ds__tls.mute--;
+}
+
 /* torch's release_available_cached_blocks: when blocks of max_split_size or more are kept whole, enough of them for the request. */
 static size_t ds__release_oversize(ds__arena *a, size_t size) {
     size_t split = a->pool->config.max_split_size;
@@ -3129,6 +3165,7 @@ static int ds__try(ds__wanted *q) {
     ds__arena *a = q->a;
     ds__arena_lock(a);
     while (!ds__ready(a, q->kind, (int64_t)q->size)) { ds__make_ready(a, q->kind, (int64_t)q->size); ds__arena_lock(a); }
+    a->tick++;
     a->fresh = q->fresh;
     q->block = ds__take(a, q->kind, q->size, q->asked);
     a->fresh = 0;
@@ -3253,9 +3290,12 @@ static ds_result ds__ladder(ds__wanted *q) {
     if (ds__share_collect() && ds__try(q)) return DS_OK;
     ds__collect_garbage(a);
     for (int round = 0; round < 2; round++) {
-        r = ds__grow(q);
-        if (q->block) return DS_OK;
-        if (r == DS_OK && ds__try(q)) return DS_OK;
+        for (int again = 0; again < 16; again++) { /* another thread may take what was just made */
+            r = ds__grow(q);
+            if (q->block) return DS_OK;
+            if (r == DS_OK && ds__try(q)) return DS_OK;
+            if (r < 0) break;
+        }
         if (r < 0 && !ds__is_shortage(r)) return r;
         if (p == &dev->main)
             for (ds__mpool *o = ds__next_pool(dev, NULL); o; o = ds__next_pool(dev, o))
@@ -3268,6 +3308,7 @@ static ds_result ds__ladder(ds__wanted *q) {
         if (!quiet) {
             (void)ds__mem_flush(dev, NULL, 0);
             if (p != &dev->main) (void)ds__mem_flush(dev, p, 0);
+            ds__async_give(dev, 0);
             if (ds__try(q)) return DS_OK;
             DS__COUNT_CALL(a, retries, 1);
             r = ds__grow(q);
@@ -3371,8 +3412,7 @@ __attribute__((noinline)) static ds_result ds__request(ds__stream *s, const ds_m
     q.size = request->size <= SIZE_MAX / 4 ? ds__rounded(p, request->size + guard) + align : SIZE_MAX / 2;
     q.kind = ds__kind_of(p, q.size);
     if (request->label) ds_mem_label_push(request->label);
-    a->tick++;
-    if (p->config.poll_on_alloc && a->pending && !ds__captures_open()) (void)ds__poll(a, 0);
+    if (p->config.poll_on_alloc && !ds__captures_open()) (void)ds__poll(a, 0);
     if (!ds__try(&q)) r = ds__ask_slow(&q);
     if (request->label) ds_mem_label_pop();
     if (r < 0) return r;
@@ -3687,23 +3727,25 @@ static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, 
     ds__mpool *p = a->pool;
     int async = p->config.backend == DS_MEM_DRIVER_POOL;
     void *base = NULL;
-    q->size = request->size <= SIZE_MAX / 4 ? (request->size + DS__UNIT - 1) & ~(DS__UNIT - 1) : SIZE_MAX / 2;
+    q->size = request->size <= SIZE_MAX / 4 ? ds__rounded(p, request->size) : SIZE_MAX / 2;
     q->kind = ds__kind_of(p, q->size);
     DS__REQUIRE(request->alignment <= DS__UNIT, "an alignment of %zu needs the native backend", request->alignment);
     if (ds__captures_open() && ds__is_capturing(q->s))
         return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "only the native backend has memory for captures");
     ds_result r = DS_ERR_OUT_OF_MEMORY;
     ds__tls.mute++;
-    for (int round = 0; round < 2; round++) {
+    for (int round = 0; round < 3; round++) { /* what other backends have cached goes, then the user is asked */
         r = q->size >= (size_t)1 << 60 ? DS_ERR_OUT_OF_MEMORY : ds__reserve(a, q->size);
         if (r == DS_OK) {
             r = async ? ds__async_alloc(q->s, q->size, &base) : ds__segment_alloc(a->dev->device, q->size, &base);
             if (r == DS_ERR_LIMIT_EXCEEDED) r = DS_ERR_OUT_OF_MEMORY;
             if (r < 0) ds__unreserve(a, q->size);
         }
-        if (r == DS_OK || !ds__is_shortage(r) || round || !ds__call_shortage(a->dev, q->asked)) break;
+        if (r == DS_OK || !ds__is_shortage(r) || round == 2 || (round == 1 && !ds__call_shortage(a->dev, q->asked))) break;
+        if (round == 0 && !ds__captures_open()) { (void)ds__mem_flush(a->dev, NULL, 0); ds__async_give(a->dev, 0); }
     }
     ds__tls.mute--;
+    if (async && r == DS_OK) atomic_store(&a->dev->async, 1);
     ds__segment *seg = r == DS_OK ? ds__segment_new(a, q->kind, async ? DS__FROM_ASYNC : DS__FROM_DRIVER, base, q->size, 0) : NULL;
     if (r == DS_OK && !seg) r = DS_ERR_OUT_OF_MEMORY;
     if (r == DS_OK) {
@@ -3839,9 +3881,10 @@ static ds_result ds__mem_empty(ds_device device, size_t keep, size_t *out_releas
     if (out_released) *out_released = 0;
     if (r < 0 || !dev) return r;
     if (ds__captures_open()) return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "memory cannot be given back while a capture is open");
-    if (atomic_load(&dev->reserved) <= keep) { atomic_fetch_add(&dev->stats.syncs, keep == 0); return DS_OK; }
-    size_t done = ds__mem_flush(dev, NULL, keep);
-    if (dev->main.config.backend == DS_MEM_DRIVER_POOL) r = ds__driver_of(dev->device)->async_trim(dev->device.index, keep);
+    size_t done = 0;
+    if (atomic_load(&dev->reserved) > keep) done = ds__mem_flush(dev, NULL, keep);
+    else atomic_fetch_add(&dev->stats.syncs, keep == 0);
+    ds__async_give(dev, keep);
     if (out_released) *out_released = done;
     return r;
 }

@@ -693,7 +693,7 @@ static void test_a_stream_waits_for_another_ones_memory_before_it_runs_out(void 
 static void test_a_pending_block_is_taken_and_its_uses_are_awaited_by_the_stream(void **state) {
     (void)state;
     for (int preset = PRESET_DEFAULT; preset <= PRESET_PLAIN; preset++) {
-        enum { SIZE = 3 << 20 };
+        enum { SIZE = 8 << 20 }; /* a page: nothing is left over beside it */
         gate g = { 0 };
         begin(preset);
         ds_stream s = stream(0), user = stream(0);

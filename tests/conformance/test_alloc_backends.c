@@ -11,6 +11,12 @@ static void begin_on(int preset, int backend) {
     begin_with(&c);
 }
 
+/* Without what ended streams have left: their address space would be used again, in the pages of its own policy. */
+static void begin_anew(int preset) {
+    harness_restart(NULL);
+    begin(preset);
+}
+
 /* ---- backends ---- */
 
 static unsigned next_random(unsigned *seed) { return *seed = *seed * 1103515245u + 12345u, *seed >> 8; }
@@ -214,7 +220,7 @@ static void test_alignment_beyond_512_needs_the_native_backend(void **state) {
 
 static void test_growing_segments_have_the_layouts_of_torch(void **state) {
     (void)state;
-    begin(PRESET_TORCH_GROWING);
+    begin_anew(PRESET_TORCH_GROWING);
     ds_stream s = stream(0);
     void *p = block(2 * MIB, s), *q, *r;
     expect_layout(0, none, "[2M live, 18M free]");
@@ -245,7 +251,7 @@ static void test_growing_segments_have_the_layouts_of_torch(void **state) {
 
 static void test_pages_are_given_back_from_the_middle_and_holes_are_filled_again(void **state) {
     (void)state;
-    begin(PRESET_DEFAULT);
+    begin_anew(PRESET_DEFAULT);
     ds_stream s = stream(0);
     looks *l = looks_create(400000);
     char *p[5];
@@ -300,7 +306,7 @@ static void test_pages_are_given_back_from_the_middle_and_holes_are_filled_again
 static void test_the_ends_of_pages_stay_and_are_used_with_the_hole_between_them(void **state) {
     (void)state;
     for (int size = 9; size <= 12; size++) {
-        begin(PRESET_DEFAULT);
+        begin_anew(PRESET_DEFAULT);
         ds_stream s = stream(0);
         looks *l = looks_create(400000);
         char *a = block(6 * MIB, s), *b = block(12 * MIB, s), *c = block(6 * MIB, s);
@@ -374,7 +380,7 @@ static void test_a_mapping_that_fails_leaves_nothing_behind(void **state) {
         scarce sc;
         ds_mem_config c = config_of(PRESET_DEFAULT);
         size_t before, now;
-        if (by_limit) { c.limit = 100 * MIB; begin_with(&c); }
+        if (by_limit) { c.limit = 100 * MIB; harness_restart(NULL); begin_with(&c); }
         else scarce_begin(&sc, 100 * MIB, &c);
         ds_stream s = stream(0);
         void *p = block(30 * MIB, s), *q = NULL;
@@ -402,7 +408,7 @@ static void test_a_segment_that_is_full_is_followed_by_another(void **state) {
     for (int bytes = 0; bytes < 2; bytes++) {
         ds_mem_config c = config_of(PRESET_DEFAULT);
         char *p[6];
-        begin(PRESET_DEFAULT);
+        begin_anew(PRESET_DEFAULT);
         size_t total = device_memory(0);
         c.expandable_segments_reserve = bytes ? 128.0 * 1024 * 1024 : 128.0 * 1024 * 1024 / (double)total;
         ok(ds_mem_configure(harness_device(0), &c));
@@ -424,6 +430,7 @@ static void test_a_segment_that_is_full_is_followed_by_another(void **state) {
 static void test_growing_segments_are_switched_off_and_on(void **state) {
     (void)state;
     ds_mem_config grows = config_of(PRESET_TORCH_GROWING), plain = config_of(PRESET_TORCH);
+    harness_restart(NULL);
     begin_with(&grows);
     ds_stream s = stream(0);
     looks *l = looks_create(100000);
@@ -469,7 +476,7 @@ static int occurrences(const char *in, const char *what) {
 
 static void test_a_pool_grows_by_itself_and_its_runs_are_told(void **state) {
     (void)state;
-    begin(PRESET_TORCH_GROWING);
+    begin_anew(PRESET_TORCH_GROWING);
     ds_stream s = stream(0);
     ds_pool pool = new_pool();
     text t = { 0 };

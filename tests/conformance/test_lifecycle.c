@@ -253,7 +253,7 @@ static void test_an_urgent_stream_does_not_starve_behind_a_backlog(void **state)
     ok(ds_kernel_create(&(ds_kernel_desc){ .name = "count", .cpu_fn = count_item }, &count));
     ok(ds_kernel_create(&(ds_kernel_desc){ .name = "look", .cpu_fn = look_item, .args_size = sizeof(int *) }, &look));
     /* again when this thread was held up until most of the backlog was done before it put the operation in */
-    for (int round = 0; round < 20 && put > BACKLOG / 2; round++) race_the_backlog(count, look, &put, &ran);
+    for (int round = 0; round < 400 && put > BACKLOG / 2; round++) race_the_backlog(count, look, &put, &ran);
     ok(ds_kernel_destroy(count));
     ok(ds_kernel_destroy(look));
     harness_shutdown();
