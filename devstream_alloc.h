@@ -2407,8 +2407,9 @@ static uint64_t ds__capture_of_handle(ds_stream stream) {
 static int ds__record_now(ds__muse *u) {
     if (ds__captures_open()) return 0;
     ds__tls.mute++;
-    DS_IGNORE(ds__event_record(u->event, u->stream, DS__OP_RECORD)); /* a stream that has ended recorded it then; one that has failed needs none */
+    ds_result r = ds__event_record(u->event, u->stream, DS__OP_RECORD);
     ds__tls.mute--;
+    if (r < 0 && r != DS_ERR_FAILED && r != DS_ERR_INVALID_HANDLE) return 0; /* a stream that has ended recorded it then; one that has failed needs none */
     u->recorded = 1;
     return 1;
 }
@@ -3544,9 +3545,8 @@ __attribute__((noinline)) static ds_result ds__free_slow(ds__arena *a, ds__mbloc
     if (b->seg->source == DS__FROM_ASYNC || a->pool->direct) return ds__direct_free(a, b);
     ds__tls.mute++;
     ds_result r = ds__record_uses(b);
-    if (r < 0) { /* the device has failed */
+    if (r == DS_ERR_FAILED) /* there is nothing to wait for; after any other error they are recorded later */
         for (ds__muse *u = b->uses; u; u = u->next) u->recorded = 1;
-    }
     ds__tls.mute--;
     ds__arena_lock(a);
     while (!ds__ready(a, kind, 0)) { ds__make_ready(a, kind, 0); ds__arena_lock(a); }
@@ -3802,7 +3802,8 @@ static ds_result ds__direct_free(ds__arena *a, ds__mblock *b) {
         ds__stream *stream = ds__pin(&ds__g.streams, a->stream.id);
         r = ds__record_uses(b);
         if (r == DS_OK && stream) r = ds__wait_uses(b, a->stream);
-        if (r < 0) DS_IGNORE(ds__driver_of(a->dev->device)->memory_wait(a->dev->device.index)); /* the stream cannot wait for the others: the host does */
+        if (r < 0 && !ds__uses_awaited(b->uses)) /* the stream cannot wait for the others: the host does */
+            for (ds__muse *u = b->uses; u; u = u->next) DS_IGNORE(ds__stream_sync(u->stream, DS__FOREVER));
         if (!stream) { (void)ds__arena_drain(a); stream = ds__any_stream(a->dev->device); } /* the stream has ended */
         if (stream) r = ds__async_free(stream, base);
         if (stream) ds__stream_unpin(stream);
