@@ -138,7 +138,7 @@ typedef struct ds_mem_request {
     ds_stream stream;  /**< required */
     ds_pool pool;      /**< 0: the pool in use on this thread (ds_pool_push), else the device's */
     size_t alignment;  /**< power of two, up to 2 MiB; 0: 512 */
-    const char *label; /**< who owns it; must live as long as the block; NULL: the thread's label (ds_mem_label_push) */
+    const char *label; /**< who owns it; must live as long as the block and as a history that is recorded; NULL: the thread's label (ds_mem_label_push) */
 } ds_mem_request;
 /** As ds_mem_alloc, with more to say. */
 DSDEF DS_MUST_USE ds_result ds_mem_alloc_with(const ds_mem_request *request, void **out);
@@ -183,7 +183,7 @@ DSDEF void ds_mem_label_push(const char *label);
 DSDEF void ds_mem_label_pop(void);
 
 /** Gives back all cached memory of a device that no block stands in the way of: waits for blocks that other streams use. Does nothing to devices that
-    were not used, and to pools of graphs. *out_released (NULL allowed): bytes. */
+    were not used, and to pools that someone has. *out_released (NULL allowed): bytes. */
 DSDEF DS_MUST_USE ds_result ds_mem_empty_cache(ds_device device, size_t *out_released);
 /** The same until at most `keep` bytes are reserved. */
 DSDEF DS_MUST_USE ds_result ds_mem_trim(ds_device device, size_t keep, size_t *out_released);
@@ -212,7 +212,7 @@ typedef struct ds_pool_desc {
 } ds_pool_desc;
 /** Makes a pool. */
 DSDEF DS_MUST_USE ds_result ds_pool_create(const ds_pool_desc *desc, ds_pool *out);
-/** Ends a pool: its cached memory is given back now, the rest when the last block is freed (or the last graph that uses it is gone). */
+/** Ends a pool: its cached memory is given back now; what blocks or graphs still have, at the next ds_mem_empty_cache or shortage after they are gone. */
 DSDEF DS_MUST_USE ds_result ds_pool_destroy(ds_pool pool);
 /** The thread's allocations on the pool's device come from the pool, until the matching pop. The latest push wins. */
 DSDEF DS_MUST_USE ds_result ds_pool_push(ds_pool pool);
