@@ -4560,16 +4560,16 @@ DSDEF ds_result (ds_mem_stat_by_name)(const ds_mem_stats *stats, const char *nam
 /* ---- >>memory reports: the table ---- */
 
 /* The unit of a column is that of its first row, of all sizes. */
-static void ds__mcell(char out[24], int counts, int64_t value, int64_t unit_of) {
+static void ds__mcell(char out[32], int counts, int64_t value, int64_t unit_of) {
     static const char *const sizes[] = { "B  ", "KiB", "MiB", "GiB", "TiB", "PiB" }, *const thousands[] = { "  ", "K ", "M " };
     const int64_t from = counts ? 750000 : 768 * 1024, step = counts ? 1000 : 1024;
     int unit = 0;
     for (; unit < (counts ? 2 : 5) && unit_of >= from; unit++) { value /= step; unit_of /= step; }
-    if (counts) snprintf(out, 24, "%7lld %s", (long long)value, thousands[unit]);
-    else snprintf(out, 24, "%6lld %s", (long long)value, sizes[unit]);
+    if (counts) snprintf(out, 32, "%7lld %s", (long long)value, thousands[unit]);
+    else snprintf(out, 32, "%6lld %s", (long long)value, sizes[unit]);
 }
 static void ds__mrow(ds__pen *p, const char *name, int counts, const ds_mem_stat *s, const ds_mem_stat *unit_of) {
-    char cell[4][24];
+    char cell[4][32];
     ds__mcell(cell[0], counts, s->current, unit_of->current);
     ds__mcell(cell[1], counts, s->peak, unit_of->peak);
     ds__mcell(cell[2], counts, s->allocated, unit_of->allocated);
