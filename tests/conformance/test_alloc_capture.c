@@ -528,7 +528,6 @@ static void test_forked_streams_allocate_in_the_pool_of_the_capture(void **state
         assert_int_equal(pool_of(z).id, 0);
         copy(y, x, fork);
         fold(fork, y, 2);
-        fold(s, x, 3); /* beside each other would be wrong if the copy came later */
         ok(ds_mem_record_use(x, fork));
         ok(ds_stream_wait_stream(s, fork));
         copy(out, y, s);
