@@ -387,7 +387,8 @@ static void open_kit(kit *k, unsigned flags, const situation *s) {
     k->desc = fold_node(k->h, 3);
     ok(ds_graph_create(&(ds_graph_desc){ .device = k->device }, &k->graph));
     ok(ds_graph_add(k->graph, &k->desc, NULL, 0, &k->node));
-    ok(ds_graph_add(k->graph, &k->desc, NULL, 0, &k->second));
+    ds_node_desc beside = fold_node(k->spare_words, 3); /* not the same word: they run side by side */
+    ok(ds_graph_add(k->graph, &beside, NULL, 0, &k->second));
     ok(ds_graph_clone(k->graph, &k->clone));
     ok(ds_graph_clone(k->graph, &k->same_graph));
     ok(ds_graph_create(&(ds_graph_desc){ .device = k->device }, &k->spare_graph));
