@@ -266,7 +266,7 @@ static void test_cells_take_the_unit_of_their_first_row(void **state) {
         { 1, 1999, 750000, "      1 K " }, { 1, 750000000, 750000000, "    750 M " }, { 1, 7500000000000, 7500000000000, "7500000 M " } };
     (void)state;
     for (size_t i = 0; i < sizeof cells / sizeof cells[0]; i++) {
-        char got[24];
+        char got[32];
         ds__mcell(got, cells[i].counts, cells[i].value, cells[i].unit_of);
         assert_string_equal(got, cells[i].want);
     }
