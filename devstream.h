@@ -1365,6 +1365,10 @@ typedef struct ds__tls_block {
     int quiet;           /* memory comes and goes for the allocator, which no open capture forbids: torch makes the thread relaxed for it */
     ds_capture_mode mode;/* which captures' rules the thread keeps: ds_capture_exchange_mode */
     uint64_t number;     /* of the thread, once asked for */
+    int upper_locked;    /* the allocator holds locks that stream_gone_fn takes */
+    uint64_t arena_stream; /* the allocator's: the stream that the thread allocated on last, its slot and its arena */
+    struct ds__slot *arena_slot;
+    struct ds__arena *arena;
     uint32_t epoch;      /* ds__g.epoch for which `thread` is valid */
     ds__thread *thread;
     uint32_t hit_version, hit_next; /* the table's version for which these are right; which goes next */
@@ -1554,6 +1558,12 @@ static inline void *ds__pin_inline(ds__table *t, uint64_t id) {
     if (DS__LIKELY(DS__GENERATION(word) == (uint32_t)(id >> 32) && DS__STATE(word) == DS__ALIVE)) return slot;
     ds__unpin_inline(t, slot);
     return NULL;
+}
+
+/* Whether the slot is still that of the handle; for who knows otherwise that the slot is there. */
+static inline int ds__slot_is(ds__slot *slot, uint64_t id) {
+    uint64_t word = atomic_load_explicit(&slot->word, memory_order_acquire);
+    return DS__GENERATION(word) == (uint32_t)(id >> 32) && DS__STATE(word) == DS__ALIVE;
 }
 
 /* The same as calls: only launches are worth the inlined code. */
@@ -1894,6 +1904,7 @@ static struct {
     ds__capture *captures;       /* open ones */
     uint64_t next_capture;
     _Atomic int capture_count;
+    pthread_mutex_t begin;       /* held while a capture begins, and by who must know that none is open: never over a wait */
     ds_stream *legacy;           /* per device ordinal, made at first use */
     ds__lock range_lock;         /* memory that is known: readers take no lock, they check `range_version` */
     _Atomic(ds__ranges *) ranges;
@@ -1902,11 +1913,11 @@ static struct {
     ds__lock mapping_lock;
     ds__mapping *mappings;       /* what is mapped in reserved address space, by address */
     size_t mapping_count, mapping_room;
-} ds__g = { .mutex = PTHREAD_MUTEX_INITIALIZER };
+} ds__g = { .mutex = PTHREAD_MUTEX_INITIALIZER, .begin = PTHREAD_MUTEX_INITIALIZER };
 
 /* What the allocator is told, when there is one. */
 static struct {
-    void (*_Atomic stream_gone_fn)(ds__stream *s); /* before a stream is destroyed; it is pinned */
+    void (*_Atomic stream_gone_fn)(ds__stream *s); /* before a stream ends, which is pinned or nobody else's; not while the caller has `upper_locked` */
     void (*_Atomic shutdown_fn)(void);             /* all work is done, everything else is still there */
 } ds__upper;
 
@@ -6809,6 +6820,7 @@ static ds_result ds__start(void) {
 static ds__thread *ds__thread_state(void);
 
 __attribute__((noinline, cold)) static ds_result ds__enter_slow(ds__tls_block *t) {
+    t->arena_stream = 0; /* that of before ds_shutdown is gone */
     if (t->in_callback)
         return ds__fail(DS_ERR_NOT_PERMITTED, "devstream was called from inside of a host function, callback, destructor or kernel");
     if (atomic_load(&ds__g.state) == DS__FORKED)
@@ -6970,7 +6982,7 @@ static void ds__barrier(void) {
    not on hot paths. */
 static void ds__reclaim(void) {
     ds__thread *ended = NULL;
-    if (DS__LIKELY(atomic_load_explicit(&ds__g.dead, memory_order_acquire) == 0)) return;
+    if (DS__LIKELY(atomic_load_explicit(&ds__g.dead, memory_order_acquire) == 0) || ds__tls.upper_locked) return;
     ds__lock_take(&ds__g.lock);
     for (ds__thread **p = &ds__g.threads; *p; ) {
         ds__thread *t = *p;
@@ -6981,7 +6993,14 @@ static void ds__reclaim(void) {
         ds__count_dead(-1);
     }
     ds__lock_give(&ds__g.lock);
-    while (ended) { ds__thread *t = ended; ended = t->next; ds__thread_free(t); }
+    while (ended) {
+        ds__thread *t = ended;
+        void (*gone_fn)(ds__stream *) = atomic_load(&ds__upper.stream_gone_fn);
+        ended = t->next;
+        for (int i = 0; gone_fn && i < ds__ordinals(); i++)
+            if (t->own[i].id) gone_fn((void *)ds__slot_at(&ds__g.streams, (uint32_t)t->own[i].id - 1));
+        ds__thread_free(t);
+    }
     ds__table_reap(&ds__g.execs);
     ds__table_reap(&ds__g.graphs); /* what has kernels and events before those */
     ds__table_reap(&ds__g.events);
@@ -7894,6 +7913,14 @@ static inline ds_result ds__event_record(ds_event event, ds_stream stream, int k
     ds_result r = s ? ds__record(e, s, kind) : DS_ERR_INVALID_HANDLE;
     if (s) ds__unpin_inline(&ds__g.streams, s);
     ds__unpin_inline(&ds__g.events, e);
+    return r;
+}
+
+/* Records, unless a capture is open somewhere: DS_NOT_READY. To wait for the event afterwards harms none that begins meanwhile. */
+DS__SEAM static ds_result ds__event_record_outside(ds_event event, ds_stream stream) {
+    pthread_mutex_lock(&ds__g.begin);
+    ds_result r = ds__captures_open() ? DS_NOT_READY : ds__event_record(event, stream, DS__OP_RECORD);
+    pthread_mutex_unlock(&ds__g.begin);
     return r;
 }
 
@@ -9897,7 +9924,9 @@ static ds_result ds__capture_start(ds__stream *s, ds__graph *g, const ds_graph_n
         c->body = g->body;
         c->into = into;
         atomic_fetch_add(&g->capturing, 1); /* first: at once another thread may be adding to it */
+        pthread_mutex_lock(&ds__g.begin);
         r = s->driver->capture_begin(s->native, c, deps, count);
+        pthread_mutex_unlock(&ds__g.begin);
         if (r < 0) atomic_fetch_sub(&g->capturing, 1);
     }
     if (r < 0) ds__release(c);

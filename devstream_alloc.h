@@ -63,7 +63,7 @@ typedef enum ds_mem_statistics_level {
 typedef enum ds_mem_backend {
     DS_MEM_NATIVE = 0,        /**< this allocator's cache */
     DS_MEM_DRIVER_POOL = 1,   /**< the driver's own stream-ordered pool (cudaMallocAsync) */
-    DS_MEM_UNCACHED = 2       /**< every allocation is the driver's; a free waits for the device (for debugging) */
+    DS_MEM_UNCACHED = 2       /**< every allocation is the driver's; a free waits for the device and for the uses of others (for debugging) */
 } ds_mem_backend;
 
 /** The policy of a device's memory or of a pool. Start from ds_mem_config_default(), _torch() or _cupy() and change what you like:
@@ -80,7 +80,8 @@ typedef struct ds_mem_config {
     int statistics;                    /**< a ds_mem_statistics_level */
     int debug;                         /**< 0; 1: all structures are checked at slow calls; 2: at every call */
     int poison;                        /**< 1: freed memory is overwritten with 0xDB in stream order */
-    size_t guard_bytes;                /**< bytes behind each block that are filled and checked at free, multiple of 512; the check waits for the stream */
+    size_t guard_bytes;                /**< bytes directly behind what was asked for (from the next multiple of 4 on) that are filled and checked at free, multiple of 512;
+                                            the check waits for the stream. Neither is done while a capture is open */
     size_t max_split_size;             /**< blocks of this size or more are not split for smaller requests; SIZE_MAX: no limit */
     size_t max_non_split_rounding;     /**< and serve only requests that are at most this much smaller */
     size_t small_segment_size;         /**< segment, and page of a growing one, for requests up to 1 MiB */
@@ -92,7 +93,7 @@ typedef struct ds_mem_config {
     size_t limit;                      /**< bytes; 0: no limit. The smaller of both counts */
     int throw_on_cudamalloc_oom;       /**< 1: what would pass the limit is refused before the driver is asked, and counted in num_oom_rejections */
     int release_lock_on_cudamalloc;    /**< accepted for compatibility: other streams' allocations never wait for the driver here */
-    int graph_capture_record_stream_reuse; /**< accepted for compatibility: reuse follows the capture's dependencies always */
+    int graph_capture_record_stream_reuse; /**< 1: while a stream captures, memory that other streams of the capture have used is used again behind these uses, whatever `reuse` says */
     double expandable_segments_reserve;/**< address space of a growing segment, as a multiple of the device's memory; in bytes when it is 2 MiB or more */
     /* Pinned memory is one for all devices: what was set last, for whichever of them, counts for it, and of the others poll_on_alloc and debug. */
     size_t pinned_max_round_threshold; /**< pinned requests up to this are rounded up to a power of two; 0: none are */
@@ -353,7 +354,7 @@ typedef struct ds_mem_event {
     uint64_t bytes;       /**< requested bytes of a block; else size */
     uint64_t stream;      /**< ds_stream_id */
     uint64_t time_ns;     /**< of the monotonic clock */
-    ds_site site;         /**< of the call */
+    ds_site site;         /**< of the call; of a free that of the allocation */
     const char *label;    /**< of the block, or the annotation */
     ds_pool pool;         /**< 0: the default one */
 } ds_mem_event;
@@ -632,12 +633,15 @@ typedef struct ds__hold ds__hold;
 typedef struct ds__muse {
     struct ds__muse *next;
     ds_stream stream;
+    uint64_t stream_id;           /* of the first use of a block that was lent: ds_stream_id */
     ds_event event;
     ds__hold *hold;               /* pinned memory: a capture's use, which has no event */
     int64_t device;               /* which the event belongs to */
     uint64_t capture;             /* the event is part of this capture; 0: of none */
-    uint8_t recorded;             /* 0: at the free (ds_mem_record_stream), or when a capture is over */
+    _Atomic uint8_t recorded;     /* 0: will be, at the free (ds_mem_record_stream) or when a capture is over; 1: it is; DS__RECORDING */
 } ds__muse;
+
+#define DS__RECORDING 2           /* by somebody, just now */
 
 /* What describes a piece of a segment: 104 bytes. */
 struct ds__mblock {
@@ -649,12 +653,26 @@ struct ds__mblock {
     ds__muse *uses;
     const char *label, *file;
     uint32_t line;
-    uint8_t state;                /* a ds_mem_state */
-    uint8_t exported;             /* 1: other processes may have it */
-    uint8_t lent;                 /* 1: live on a stream that is not its arena's; `uses` begins with that stream */
-    uint8_t quiet;                /* 1: in no bin: taken out by someone who works on it without the lock, or parked */
+    union {
+        struct {
+            uint8_t state;        /* a ds_mem_state */
+            uint8_t exported;     /* 1: other processes may have it */
+            uint8_t lent;         /* 1: live on a stream that is not its arena's, or was until it was freed; `uses` begins with that stream */
+            uint8_t quiet;        /* 1: in no bin: taken out by someone who works on it without the lock, or parked */
+        };
+        uint32_t flags;           /* these four at once */
+    };
     uint16_t bin;                 /* free: which */
+    uint8_t oversize;             /* 1: counted among those of max_split_size or more */
+    uint32_t guarded;             /* live: so many bytes behind what was asked for hold DS__GUARD, if nobody has written there */
 };
+
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+#define DS__FLAGS(state, quiet) ((uint32_t)(state) | (uint32_t)(quiet) << 24)
+#else
+#define DS__FLAGS(state, quiet) ((uint32_t)(state) << 24 | (uint32_t)(quiet))
+#endif
+enum { DS__FLAGS_LIVE = DS__FLAGS(DS_BLOCK_LIVE, 0), DS__FLAGS_PARKED = DS__FLAGS(DS_BLOCK_FREE, 1) };
 
 struct ds__segment {
     ds__segment *next, *prev;     /* in the arena's list; free ones in the device's */
@@ -667,6 +685,8 @@ struct ds__segment {
     ds__mblock **granule;         /* live blocks by address: the first that starts in each 1 << shift bytes */
     unsigned shift;
     uint8_t kind, source;         /* DS__SMALL or DS__LARGE; DS__FROM_* */
+    uint8_t oversize;             /* counted among those of max_split_size or more */
+    uint8_t direct;               /* one block of a backend without a cache: its free is the segment's end */
     uint64_t native;              /* what the upstream was given as stream; growing: the page that the policy asked for */
     uint64_t serial;              /* counts segments: orders free blocks beyond their addresses */
     uint32_t index;               /* in the registry */
@@ -682,12 +702,14 @@ typedef struct ds__bins {
     ds__mblock *head[DS__BINS];
 } ds__bins;
 
-/* Counted at every allocation and free, by kind of segment. */
+/* Counted at every allocation and free, by kind of segment; under the lock of who counts. */
 enum { DS__ALLOCATION = 0, DS__ALLOCATED_BYTES, DS__REQUESTED_BYTES, DS__COUNTED, DS__ACTIVE = DS__COUNTED, DS__ACTIVE_BYTES, DS__METRICS };
 typedef struct ds__tally {
-    struct { _Atomic int64_t now[DS__COUNTED], total[DS__COUNTED], pending[2]; } kind[2]; /* what is active beyond what is allocated: blocks, bytes */
-    _Atomic int64_t peak[3][DS__METRICS]; /* DS_STAT_ALL, small, large; of active ones: only where more is active than allocated */
+    struct { int64_t now[DS__COUNTED], total[DS__COUNTED], pending[2]; } kind[2]; /* what is active beyond what is allocated: blocks, bytes */
+    int64_t peak[3][DS__METRICS]; /* DS_STAT_ALL, small, large; of active ones: only where more is active than allocated */
 } ds__tally;
+/* How much more may become active before a peak has to be looked at: in a kind, or in both. */
+typedef struct ds__headroom { int64_t of[DS__COUNTED]; } ds__headroom;
 /* Counted where the driver is called, and for plain segments; under the device's lock or by atomic operations. */
 typedef struct ds__meter { _Atomic int64_t now, peak, total, freed; } ds__meter;
 enum { DS__SEGMENT = 0, DS__RESERVED, DS__SPLIT, DS__SPLIT_BYTES, DS__METERS };
@@ -696,6 +718,7 @@ enum { DS__SEGMENT = 0, DS__RESERVED, DS__SPLIT, DS__SPLIT_BYTES, DS__METERS };
 typedef struct ds__domain {
     ds__tally tally;              /* while one thread allocates: everything; later: what it had counted, and peaks */
     int64_t freed_base[2][DS__METRICS]; /* total - now at the last reset of totals */
+    int64_t frozen[2][DS__METRICS]; /* frees when totals stopped */
     ds__meter meter[2][DS__METERS];
     ds__meter all[DS__METERS];
     ds__meter oversize_allocations, oversize_segments;
@@ -707,9 +730,10 @@ struct ds__arena {
     _Atomic uint8_t orphan;       /* the stream has ended */
     uint8_t exact;                /* 1: counts in the domains' tallies; 0: in its own */
     uint8_t watched;              /* calls of this arena take the long way: poison, guards, debug */
-    uint8_t slow;                 /* requests do, for whatever reason of the pool's */
+    uint8_t slow, slow_free;      /* requests do, and frees, for whatever reason of the pool's */
     uint8_t fresh;                /* ds__wanted.fresh of the request that is looked for */
     uint8_t full, own_pool;       /* totals and peaks are counted; the pool is not the device's default one */
+    uint8_t measured;             /* one of these: `room` is kept */
     ds__mpool *pool;
     ds__mdevice *dev;
     uint64_t stream_id;           /* ds_stream_id */
@@ -721,11 +745,13 @@ struct ds__arena {
     ds__arena *next;              /* of the pool */
     ds__segment *segments;
     ds__mblock *pending, *pending_last;
+    ds__mblock *deferred, *deferred_last; /* direct ones, pending until the driver can take them back; linked by list_next */
+    size_t deferred_count;
     size_t pending_bytes, free_bytes;
     ds__mblock *holes[2];         /* unmapped, in the order of addresses */
     ds__mblock *parked[2];        /* the block that was freed last, not yet one with its neighbours: the next request of its size takes it */
-    int64_t room[2], room_count[2]; /* what may be allocated before peaks must be looked at, when not exact */
-    ds__tally own;
+    ds__tally own, *tally;        /* the one it counts in: the device's when exact, else its own */
+    ds__headroom own_room[3], *room; /* the same: small, large, both */
     uint64_t tick;                /* counts requests */
     ds__mblock *spare_blocks;     /* descriptions to be used again */
     ds__muse *spare_uses;
@@ -746,6 +772,7 @@ struct ds__mpool {
     _Atomic uint8_t use_on_oom, dead;
     uint8_t rounds, coarse, oversize, watched, full, direct; /* from the configuration: divisions are set; there is a max_split_size; poison, guards or debug; totals are counted; no cache */
     size_t split_above[2];        /* the rest of a plain block is worth keeping from this size on, by kind */
+    _Atomic size_t reserved;
     size_t limit;
     _Atomic int owners;           /* changed under the device's lock */
     _Atomic int graphs;           /* those among them that are captures and graphs: they use free memory too */
@@ -763,11 +790,13 @@ typedef struct ds__mevent {
 } ds__mevent;
 
 struct ds__mdevice {
+    _Atomic(void *) owner;        /* the thread that allocates, while there is one; then `owner` of nobody */
+    _Atomic unsigned watch;       /* actions that someone wants to know of */
+    ds__headroom room[3];         /* of all exact arenas */
     pthread_mutex_t lock;         /* arenas, pools, history's settings */
     ds_device device;
     size_t total;                 /* the device's memory */
     _Atomic int has_space;        /* growing segments: 1 can, 0 cannot, -1 not asked yet */
-    _Atomic(void *) owner;        /* the thread that allocates, while there is one; then `owner` of nobody */
     ds__mpool main;               /* the default pool; main.next: the others */
     ds__domain stats;             /* of all pools */
     _Atomic size_t reserved, limit; /* limit 0: none */
@@ -775,9 +804,10 @@ struct ds__mdevice {
     ds__mevent *history;
     size_t history_room, history_at; /* entries; which comes next */
     _Atomic uint64_t history_count;
-    _Atomic unsigned watch;       /* actions that someone wants to know of */
     _Atomic int64_t late_uses;    /* of ds_mem_record_stream, whose events are recorded at the free */
     _Atomic uint8_t async;        /* the driver's own pool was used */
+    _Atomic int deferred;         /* blocks in the arenas' lists of that name */
+    _Atomic uint64_t giver;       /* handle of the stream that gives back to the driver's pool what ended streams had; 0: not needed yet */
 };
 
 /* ---- >>memory options ---------------------------------------------------------------------------------------------- */
@@ -1310,6 +1340,7 @@ static struct {
     size_t shortage_count, oom_count;
     uint64_t tick_base, tick_base_ns;        /* the two clocks at the first use */
     _Atomic int closing;                     /* ds_shutdown has come to the pools */
+    _Atomic uint64_t legacy[DS__MAX_DEVICES]; /* CUDA: the legacy streams, see ds__expect_end */
 } ds__m = { .lock = PTHREAD_MUTEX_INITIALIZER, .registry = PTHREAD_MUTEX_INITIALIZER };
 
 /* What each thread has for the allocator. */
@@ -1393,12 +1424,17 @@ static ds_result ds__mem_error(void) { return ds__tls.code < 0 ? ds__tls.code : 
 static void ds__unpark_all(ds__arena *a);
 static void ds__event_drop(ds_event event);
 static ds_result ds__event_ask(ds_event event);
+static void ds__muses_drop(ds__arena *a, ds__muse *u);
 static void ds__block_end(ds__arena *a, ds__mblock *b);
 static int ds__is_shortage(ds_result r);
 static int ds__is_capturing(ds__stream *s);
 static uint64_t ds__capture_of(ds__stream *s);
 static ds_result ds__capture_pool_of(ds__stream *s, ds__mpool **out);
+static ds_result ds__capture_keep(ds__stream *s, ds__mpool *p);
 static ds_result ds__direct_free(ds__arena *a, ds__mblock *b);
+/* What a call may wait for when it gives blocks back that no cache keeps: an allocation for nothing, a free of plain memory for its device. */
+enum { DS__WAIT_NONE = 0, DS__WAIT_DEVICE, DS__WAIT_ALL };
+static size_t ds__direct_again(ds__mdevice *dev, int wait);
 static int ds__arena_drain(ds__arena *a);
 static void ds__async_give(ds__mdevice *dev, size_t keep);
 typedef struct ds__wanted ds__wanted;
@@ -1428,6 +1464,15 @@ static void *ds__mkeep(size_t size) {
     return p;
 }
 
+static void ds__mdevice_lock(ds__mdevice *dev) {
+    pthread_mutex_lock(&dev->lock);
+    ds__tls.upper_locked++;
+}
+static void ds__mdevice_unlock(ds__mdevice *dev) {
+    ds__tls.upper_locked--;
+    pthread_mutex_unlock(&dev->lock);
+}
+
 static const char *ds__mem_label(void) {
     unsigned n = ds__mtls.labels;
     return n == 0 ? NULL : ds__mtls.label[n <= DS__LABELS ? n - 1 : DS__LABELS - 1];
@@ -1453,7 +1498,9 @@ static void ds__arena_apply(ds__arena *a) {
     a->watched = p->watched;
     a->full = p->full;
     a->own_pool = p != &p->dev->main;
+    a->measured = a->full || a->own_pool;
     a->slow = p->watched || p->direct || p->config.poll_on_alloc;
+    a->slow_free |= a->slow || p->oversize; /* for good: blocks of before are counted */
 }
 
 /* Sets what follows from a pool's configuration. */
@@ -1464,7 +1511,7 @@ static void ds__mpool_apply(ds__mpool *p, const ds_mem_config *config) {
     p->coarse = !config->best_fit_by_address && !config->single_pool;
     p->oversize = config->max_split_size != SIZE_MAX;
     p->watched = config->poison || config->guard_bytes || config->debug;
-    p->full = config->statistics == DS_STATISTICS_FULL;
+    p->full = p->dev->main.config.statistics == DS_STATISTICS_FULL; /* one level for a device and its pools */
     p->direct = config->backend != DS_MEM_NATIVE;
     p->split_above[DS__SMALL] = DS__UNIT;
     p->split_above[DS__LARGE] = config->single_pool ? DS__UNIT : config->segment_growth ? 64 * 1024 : DS__MIB + 1;
@@ -1597,10 +1644,10 @@ static ds__mpool *ds__mpool_new(ds__mdevice *dev, const ds_mem_config *config, c
     ds__m.pools[ds__m.pool_count++] = p;
     ds__mpool_name(p, ds__m.pool_count);
     pthread_mutex_unlock(&ds__m.lock);
-    pthread_mutex_lock(&dev->lock);
+    ds__mdevice_lock(dev);
     p->next = dev->main.next;
     dev->main.next = p;
-    pthread_mutex_unlock(&dev->lock);
+    ds__mdevice_unlock(dev);
     return p;
 }
 
@@ -1611,14 +1658,14 @@ static void ds__arena_unlock(ds__arena *a) { ds__lock_give(&a->lock); }
 
 /* Stops the device: nobody allocates or frees on it until it is unlocked. */
 static void ds__mem_lock_all(ds__mdevice *dev) {
-    pthread_mutex_lock(&dev->lock);
+    ds__mdevice_lock(dev);
     for (ds__mpool *p = &dev->main; p; p = p->next)
         for (ds__arena *a = p->arenas; a; a = a->next) { ds__arena_lock(a); ds__unpark_all(a); }
 }
 static void ds__mem_unlock_all(ds__mdevice *dev) {
     for (ds__mpool *p = &dev->main; p; p = p->next)
         for (ds__arena *a = p->arenas; a; a = a->next) ds__arena_unlock(a);
-    pthread_mutex_unlock(&dev->lock);
+    ds__mdevice_unlock(dev);
 }
 
 /* ---- history ---- */
@@ -1661,8 +1708,10 @@ static void ds__mem_note(ds__mdevice *dev, ds_mem_action action, uint64_t addres
     e.time_ns = ds__ticks_ns(e.time_ns);
     ds__mem_tell(dev, &e);
 }
+/* The stream that a block was allocated on. */
+static uint64_t ds__stream_of(const ds__arena *a, const ds__mblock *b) { return DS__UNLIKELY(b->lent && b->uses) ? b->uses->stream_id : a->stream_id; }
 static void ds__note_block(ds__arena *a, ds_mem_action action, const ds__mblock *b) {
-    ds__mem_note(a->dev, action, (uint64_t)(uintptr_t)b->ptr, b->asked, a->stream_id, a->pool->id, b->file, b->line, b->label);
+    ds__mem_note(a->dev, action, (uint64_t)(uintptr_t)b->ptr, b->asked, ds__stream_of(a, b), a->pool->id, b->file, b->line, b->label);
 }
 /* A free that is done at once: both of its events. */
 static void ds__note_free(ds__arena *a, const ds__mblock *b, unsigned watch) {
@@ -1690,70 +1739,84 @@ static void ds__note_free(ds__arena *a, const ds__mblock *b, unsigned watch) {
 #define DS__ROOM_BYTES ((int64_t)2 << 20)
 #define DS__ROOM_COUNT 64
 
-static inline void ds__raise(_Atomic int64_t *at, int64_t by) {
-    atomic_store_explicit(at, atomic_load_explicit(at, memory_order_relaxed) + by, memory_order_relaxed);
-}
-static inline void ds__top(_Atomic int64_t *peak, int64_t now) {
-    if (now > atomic_load_explicit(peak, memory_order_relaxed)) atomic_store_explicit(peak, now, memory_order_relaxed);
-}
+static inline void ds__top(int64_t *peak, int64_t now) { if (now > *peak) *peak = now; }
 
-static inline int64_t ds__peek(const _Atomic int64_t *at) { return atomic_load_explicit(at, memory_order_relaxed); }
-
-__attribute__((always_inline)) static inline void ds__tally_one(ds__tally *t, int kind, int m, int64_t by, int full, int exact) {
-    int64_t now = ds__peek(&t->kind[kind].now[m]) + by;
-    atomic_store_explicit(&t->kind[kind].now[m], now, memory_order_relaxed);
-    if (!full) return;
-    ds__raise(&t->kind[kind].total[m], by);
-    if (!exact) return;
-    ds__top(&t->peak[1 + kind][m], now);
-    ds__top(&t->peak[0][m], now + ds__peek(&t->kind[1 - kind].now[m]));
-}
-
-/* Counts a block that is allocated, as the only writer. */
-__attribute__((always_inline)) static inline void ds__tally_up(ds__tally *t, int kind, int64_t size, int64_t asked, int full, int exact) {
-    ds__tally_one(t, kind, DS__ALLOCATION, 1, full, exact);
-    ds__tally_one(t, kind, DS__ALLOCATED_BYTES, size, full, exact);
-    ds__tally_one(t, kind, DS__REQUESTED_BYTES, asked, full, exact);
-    if (DS__LIKELY(!full || !exact || (ds__peek(&t->kind[0].pending[0]) | ds__peek(&t->kind[1].pending[0])) == 0)) return;
-    for (int m = 0; m < 2; m++) {
-        int64_t mine = ds__peek(&t->kind[kind].now[m]) + ds__peek(&t->kind[kind].pending[m]);
-        int64_t others = ds__peek(&t->kind[1 - kind].now[m]) + ds__peek(&t->kind[1 - kind].pending[m]);
-        ds__top(&t->peak[1 + kind][DS__ACTIVE + m], mine);
-        ds__top(&t->peak[0][DS__ACTIVE + m], mine + others);
+/* The peaks of a domain whose only writer counted up, and what is left below them. */
+__attribute__((noinline)) static void ds__at_peak(ds__tally *t, ds__headroom *room) {
+    for (int m = 0; m < DS__METRICS; m++) {
+        int from = m < DS__ACTIVE ? m : m - DS__ACTIVE, both = 0;
+        int64_t now[3];
+        for (int k = 0; k < 2; k++) now[1 + k] = t->kind[k].now[from] + (m < DS__ACTIVE ? 0 : t->kind[k].pending[from]);
+        now[both] = now[1] + now[2];
+        for (int k = 0; k < 3; k++) {
+            ds__top(&t->peak[k][m], now[k]);
+            if (!room) continue;
+            int64_t left = t->peak[k][m] - now[k], *at = &room[k == both ? 2 : k - 1].of[from];
+            if (m < DS__ACTIVE || left < *at) *at = left;
+        }
     }
 }
-/* Changes what is allocated and what is pending, as the only writer; totals and peaks do not follow. */
+
+/* Adds with one instruction: a vector's load behind single stores waits for them. */
+static inline void ds__add(int64_t *at, int64_t by) {
+    *at += by;
+    __asm__ __volatile__("" : : : "memory");
+}
+
+__attribute__((always_inline)) static inline void ds__tally_up(ds__tally *t, int kind, int64_t size, int64_t asked, int full) {
+    ds__add(&t->kind[kind].now[DS__ALLOCATION], 1);
+    ds__add(&t->kind[kind].now[DS__ALLOCATED_BYTES], size);
+    ds__add(&t->kind[kind].now[DS__REQUESTED_BYTES], asked);
+    if (!full) return;
+    ds__add(&t->kind[kind].total[DS__ALLOCATION], 1);
+    ds__add(&t->kind[kind].total[DS__ALLOCATED_BYTES], size);
+    ds__add(&t->kind[kind].total[DS__REQUESTED_BYTES], asked);
+}
+/* Changes what is allocated and what is pending; totals and peaks do not follow. */
 __attribute__((always_inline)) static inline void ds__tally_move(ds__tally *t, int kind, int64_t count, int64_t size, int64_t asked, int64_t pending, int64_t pending_bytes) {
-    ds__raise(&t->kind[kind].now[DS__ALLOCATION], count);
-    ds__raise(&t->kind[kind].now[DS__ALLOCATED_BYTES], size);
-    ds__raise(&t->kind[kind].now[DS__REQUESTED_BYTES], asked);
+    ds__add(&t->kind[kind].now[DS__ALLOCATION], count);
+    ds__add(&t->kind[kind].now[DS__ALLOCATED_BYTES], size);
+    ds__add(&t->kind[kind].now[DS__REQUESTED_BYTES], asked);
     if (!pending && !pending_bytes) return;
-    ds__raise(&t->kind[kind].pending[0], pending);
-    ds__raise(&t->kind[kind].pending[1], pending_bytes);
+    ds__add(&t->kind[kind].pending[0], pending);
+    ds__add(&t->kind[kind].pending[1], pending_bytes);
+}
+
+/* Below 0: a peak is passed. */
+__attribute__((always_inline)) static inline int64_t ds__room_less(ds__headroom *r, int64_t count, int64_t size, int64_t asked) {
+    ds__add(&r->of[DS__ALLOCATION], -count);
+    ds__add(&r->of[DS__ALLOCATED_BYTES], -size);
+    ds__add(&r->of[DS__REQUESTED_BYTES], -asked);
+    return r->of[DS__ALLOCATION] | r->of[DS__ALLOCATED_BYTES] | r->of[DS__REQUESTED_BYTES];
 }
 
 /* Counts a block that was allocated. The arena is locked and ready. */
 __attribute__((always_inline)) static inline void ds__count_alloc(ds__arena *a, int kind, int64_t size, int64_t asked) {
     int full = a->full;
-    if (DS__LIKELY(a->exact)) {
-        ds__tally_up(&a->dev->stats.tally, kind, size, asked, full, 1);
-        if (DS__UNLIKELY(a->own_pool)) ds__tally_up(&a->pool->stats.tally, kind, size, asked, full, 1);
-    } else {
-        ds__tally_up(&a->own, kind, size, asked, full, 0);
-        a->room[kind] -= size;
-        a->room_count[kind]--;
+    ds__tally_up(a->tally, kind, size, asked, full);
+    if (DS__LIKELY(a->measured) && DS__UNLIKELY((ds__room_less(&a->room[kind], 1, size, asked) | ds__room_less(&a->room[2], 1, size, asked)) < 0) && a->exact)
+        ds__at_peak(a->tally, a->room);
+    if (DS__UNLIKELY(a->own_pool) && a->exact) {
+        ds__tally_up(&a->pool->stats.tally, kind, size, asked, full);
+        if (full) ds__at_peak(&a->pool->stats.tally, NULL);
     }
 }
+/* What is pending leaves its room when it is done. */
 __attribute__((always_inline)) static inline void ds__count_move(ds__arena *a, int kind, int64_t count, int64_t size, int64_t asked, int64_t pending, int64_t pending_bytes) {
-    if (DS__LIKELY(a->exact)) {
-        ds__tally_move(&a->dev->stats.tally, kind, count, size, asked, pending, pending_bytes);
-        if (DS__UNLIKELY(a->own_pool)) ds__tally_move(&a->pool->stats.tally, kind, count, size, asked, pending, pending_bytes);
-    } else {
-        ds__tally_move(&a->own, kind, count, size, asked, pending, pending_bytes);
-        a->room[kind] -= size + pending_bytes;
-        a->room_count[kind] -= count + pending;
+    ds__tally_move(a->tally, kind, count, size, asked, pending, pending_bytes);
+    if (DS__LIKELY(a->measured)) {
+        ds__room_less(&a->room[kind], count + pending, size + pending_bytes, asked);
+        ds__room_less(&a->room[2], count + pending, size + pending_bytes, asked);
     }
+    if (DS__UNLIKELY(a->own_pool) && a->exact) ds__tally_move(&a->pool->stats.tally, kind, count, size, asked, pending, pending_bytes);
 }
+/* Where an arena counts from now on. All is locked, or the arena is nobody's yet. */
+static void ds__count_in(ds__arena *a, int exact) {
+    a->exact = (uint8_t)exact;
+    a->tally = exact ? &a->dev->stats.tally : &a->own;
+    a->room = exact ? a->dev->room : a->own_room;
+}
+
 /* A block was freed and is done; it was freed and is still in use; that one is done now. */
 static inline void ds__count_free(ds__arena *a, int kind, int64_t size, int64_t asked) { ds__count_move(a, kind, -1, -size, -asked, 0, 0); }
 static void ds__count_pending(ds__arena *a, int kind, int64_t size) { ds__count_move(a, kind, -1, -size, 0, 1, size); }
@@ -1783,12 +1846,12 @@ static void ds__tally_read(const ds__tally *t, int64_t now[2][DS__METRICS], int6
     for (int k = 0; k < 2; k++)
         for (int m = 0; m < DS__METRICS; m++) {
             int from = m < DS__ACTIVE ? m : m - DS__ACTIVE;
-            now[k][m] += ds__peek(&t->kind[k].now[from]) + (m < DS__ACTIVE ? 0 : ds__peek(&t->kind[k].pending[from]));
-            if (total) total[k][m] += ds__peek(&t->kind[k].total[from]);
+            now[k][m] += t->kind[k].now[from] + (m < DS__ACTIVE ? 0 : t->kind[k].pending[from]);
+            if (total) total[k][m] += t->kind[k].total[from];
         }
 }
 static int64_t ds__tally_peak(const ds__tally *t, int k, int m) {
-    int64_t peak = ds__peek(&t->peak[k][m]), allocated = m < DS__ACTIVE ? 0 : ds__peek(&t->peak[k][m - DS__ACTIVE]);
+    int64_t peak = t->peak[k][m], allocated = m < DS__ACTIVE ? 0 : t->peak[k][m - DS__ACTIVE];
     return allocated > peak ? allocated : peak;
 }
 
@@ -1843,12 +1906,12 @@ static void ds__share_room(ds__mdevice *dev, ds__arena *to, int kind, int64_t ne
         int64_t pool[2][2] = { { 0, 0 }, { 0, 0 } };
         for (ds__arena *a = p->arenas; a; a = a->next)
             for (int k = 0; k < 2; k++) {
-                a->exact = 0;
-                a->room[k] = p == &dev->main ? bytes[k] : DS__ROOM_BYTES;
-                a->room_count[k] = p == &dev->main ? count[k] : DS__ROOM_COUNT;
-                if (a == to && k == kind) a->room[k] += need;
-                pool[k][0] += a->room_count[k];
-                pool[k][1] += a->room[k];
+                int64_t more = (p == &dev->main ? bytes[k] : DS__ROOM_BYTES) + (a == to && k == kind ? need : 0);
+                ds__count_in(a, 0);
+                a->own_room[2] = (ds__headroom){ { INT64_MAX / 2, INT64_MAX / 2, INT64_MAX / 2 } }; /* shares are by kind */
+                a->own_room[k] = (ds__headroom){ { p == &dev->main ? count[k] : DS__ROOM_COUNT, more, more } };
+                pool[k][0] += a->own_room[k].of[DS__ALLOCATION];
+                pool[k][1] += more;
             }
         for (int k = 0; k < 2; k++)
             for (int b = 0; b < 2; b++) all[k][b] += pool[k][b];
@@ -1870,8 +1933,8 @@ static int ds__claim(ds__mdevice *dev) {
 
 /* Makes the locked arena ready to count a block; 0: it was unlocked for that, look again. */
 static inline int ds__ready(ds__arena *a, int kind, int64_t size) {
-    if (a->exact) return atomic_load_explicit(&a->dev->owner, memory_order_relaxed) == (void *)&ds__tls;
-    return a->room[kind] >= size && a->room_count[kind] > 0;
+    if (DS__LIKELY(a->exact)) return atomic_load_explicit(&a->dev->owner, memory_order_relaxed) == (void *)&ds__tls;
+    return a->room[kind].of[DS__ALLOCATED_BYTES] >= size && a->room[kind].of[DS__ALLOCATION] > 0;
 }
 __attribute__((noinline)) static void ds__make_ready(ds__arena *a, int kind, int64_t size) { /* locked before, unlocked after */
     int exact = a->exact;
@@ -2050,7 +2113,7 @@ static inline ds__mblock *ds__cut(ds__arena *a, ds__mblock *b, size_t size) {
     rest->seg = b->seg;
     rest->state = b->state;
     rest->uses = NULL;
-    rest->exported = rest->lent = rest->quiet = 0;
+    rest->exported = rest->lent = rest->quiet = rest->oversize = 0;
     rest->prev = b;
     rest->next = b->next;
     if (b->next) b->next->prev = rest;
@@ -2114,12 +2177,17 @@ static inline ds__mblock *ds__merge_in(ds__arena *a, ds__mblock *b) {
     return b;
 }
 
-/* The parked block becomes one with its free neighbours. */
+/* The parked block, which is not among the free bytes, becomes one with its free neighbours. */
 static void ds__unpark(ds__arena *a, ds__mblock *b) {
-    a->free_bytes -= b->size;
     b->quiet = 0;
     ds__live_out(b);
     (void)ds__merge_in(a, b);
+}
+static inline void ds__park(ds__arena *a, ds__mblock *b, int kind) {
+    ds__mblock *before = a->parked[kind];
+    a->parked[kind] = b;
+    b->flags = DS__FLAGS_PARKED;
+    if (DS__UNLIKELY(before != NULL)) ds__unpark(a, before);
 }
 static void ds__unpark_all(ds__arena *a) {
     for (int kind = 0; kind < 2; kind++) {
@@ -2130,26 +2198,40 @@ static void ds__unpark_all(ds__arena *a) {
 }
 
 /* A block is a request's from now on. */
-static inline void ds__made(ds__arena *a, ds__mblock *b, size_t asked) {
+__attribute__((always_inline)) static inline void ds__made(ds__mblock *b, size_t asked) {
     b->state = DS_BLOCK_LIVE;
     b->asked = asked;
     b->label = DS__UNLIKELY(ds__mtls.labels) ? ds__mem_label() : NULL;
     b->file = ds__tls.site.file;
     b->line = (uint32_t)ds__tls.site.line;
+}
+static inline void ds__made_and_counted(ds__arena *a, ds__mblock *b, size_t asked) {
+    ds__made(b, asked);
     ds__count_alloc(a, b->seg->kind, (int64_t)b->size, (int64_t)asked);
 }
 
-/* Takes a free block that fits for a request and gives the rest back. NULL: nothing fits, or there is no memory for a description. */
-static inline ds__mblock *ds__take(ds__arena *a, int kind, size_t size, size_t asked) {
+/* The parked block, if it is as large as the request: where it was, it stays. */
+__attribute__((always_inline)) static inline ds__mblock *ds__take_parked(ds__arena *a, int kind, size_t size, size_t asked) {
     ds__mblock *b = a->parked[kind];
-    if (b) {
+    if (DS__UNLIKELY(!b || b->size != size)) return NULL;
+    a->parked[kind] = NULL;
+    b->flags = DS__FLAGS_LIVE;
+    ds__made(b, asked);
+    ds__count_alloc(a, kind, (int64_t)size, (int64_t)asked);
+    return b;
+}
+
+static void ds__count_oversize(ds__arena *a, int64_t by) {
+    ds__meter_add(&a->dev->stats.oversize_allocations, by);
+    if (a->pool != &a->dev->main) ds__meter_add(&a->pool->stats.oversize_allocations, by);
+}
+
+/* Takes a free block that fits for a request and gives the rest back. NULL: nothing fits, or there is no memory for a description. */
+__attribute__((noinline)) static ds__mblock *ds__take(ds__arena *a, int kind, size_t size, size_t asked) {
+    ds__mblock *b = ds__take_parked(a, kind, size, asked);
+    if (b) return b;
+    if ((b = a->parked[kind]) != NULL) {
         a->parked[kind] = NULL;
-        if (DS__LIKELY(b->size == size)) { /* where it was, it stays */
-            a->free_bytes -= size;
-            b->quiet = 0;
-            ds__made(a, b, asked);
-            return b;
-        }
         ds__unpark(a, b);
     }
     if (DS__UNLIKELY(!(b = ds__fit(a, kind, size)))) return NULL;
@@ -2172,10 +2254,10 @@ static inline ds__mblock *ds__take(ds__arena *a, int kind, size_t size, size_t a
         else if (was_split) ds__count_split(a, kind, -1, -(int64_t)whole);
     }
     ds__live_in(b);
-    ds__made(a, b, asked);
+    ds__made_and_counted(a, b, asked);
     if (DS__UNLIKELY(b->size >= p->config.max_split_size)) {
-        ds__meter_add(&a->dev->stats.oversize_allocations, 1);
-        if (p != &a->dev->main) ds__meter_add(&a->pool->stats.oversize_allocations, 1);
+        b->oversize = 1;
+        ds__count_oversize(a, 1);
     }
     return b;
 }
@@ -2184,6 +2266,9 @@ static inline ds__mblock *ds__take(ds__arena *a, int kind, size_t size, size_t a
 static void ds__complete(ds__arena *a, ds__mblock *b) {
     ds__count_done(a, b->seg->kind, (int64_t)b->size, (int64_t)b->asked);
     ds__note_block(a, DS_ACTION_FREE_COMPLETED, b);
+    ds__muses_drop(a, b->uses);
+    b->uses = NULL;
+    b->lent = 0;
     (void)ds__merge_in(a, b);
 }
 
@@ -2241,10 +2326,21 @@ static int ds__arena_part(ds__arena *a, const ds__stream *s) {
     return 1;
 }
 
+/* CUDA lets only its own thread put work on a per-thread stream. When that thread has ended, the legacy stream comes behind all it did: it is made when such a
+   stream comes to the allocator. */
+static void ds__expect_end(const ds__stream *s) {
+    if (DS__LIKELY(s->kind != DS__STREAM_PER_THREAD) || s->device.type != DS_DEVICE_CUDA || atomic_load(&ds__m.legacy[s->device.index])) return;
+    ds_stream legacy;
+    ds__tls.mute++;
+    if (ds__legacy(s->device, &legacy) == DS_OK) atomic_store(&ds__m.legacy[s->device.index], legacy.id);
+    ds__tls.mute--;
+}
+
 /* The arena of a stream in a pool, made or taken over from an ended stream at its first use. NULL and the sentence: no memory. The
    device is locked. */
 static ds__arena *ds__arena_of(ds__mpool *p, ds__stream *s, ds_stream handle) {
     const void *identity = s->driver->stream_identity(s->native);
+    ds__expect_end(s);
     for (ds__arena *a = p->arenas; a; a = a->next)
         if (!a->orphan && (a->stream_id == s->id || a->identity == identity)) { ds__arena_join(a, s, handle); return a; }
     ds__arena *a = p->arenas;
@@ -2267,7 +2363,7 @@ static ds__arena *ds__arena_of(ds__mpool *p, ds__stream *s, ds_stream handle) {
     a->stream_id = s->id;
     a->identity = identity;
     ds__arena_apply(a);
-    a->exact = atomic_load(&p->dev->owner) != (void *)(uintptr_t)&ds__nobody;
+    ds__count_in(a, atomic_load(&p->dev->owner) != (void *)(uintptr_t)&ds__nobody);
     a->next = p->arenas;
     p->arenas = a;
     return a;
@@ -2279,37 +2375,57 @@ static ds__arena *ds__arena_main(ds__stream *s, ds_stream handle) {
     if (a) return a;
     ds__mdevice *dev = ds__mem_device(s->device);
     if (!dev) return NULL;
-    pthread_mutex_lock(&dev->lock);
+    ds__mdevice_lock(dev);
     a = ds__arena_of(&dev->main, s, handle);
-    pthread_mutex_unlock(&dev->lock);
+    ds__mdevice_unlock(dev);
     if (a) atomic_store_explicit(&s->arena, a, memory_order_release);
     return a;
 }
 static ds__arena *ds__arena_in(ds__mpool *p, ds__stream *s, ds_stream handle) {
     if (p == &p->dev->main) return ds__arena_main(s, handle);
-    pthread_mutex_lock(&p->dev->lock);
+    ds__mdevice_lock(p->dev);
     ds__arena *a = ds__arena_of(p, s, handle);
-    pthread_mutex_unlock(&p->dev->lock);
+    ds__mdevice_unlock(p->dev);
     return a;
+}
+
+/* Records the end of a stream. */
+static ds_result ds__record_end(ds_event event, const ds__stream *s, ds_stream handle) {
+    ds__tls.mute++;
+    ds_result r = ds__event_record(event, handle, DS__OP_RECORD);
+    ds_stream legacy = { s->device.type == DS_DEVICE_CUDA ? atomic_load(&ds__m.legacy[s->device.index]) : 0 };
+    if (r < 0 && s->kind == DS__STREAM_PER_THREAD && legacy.id && !ds__captures_open()) r = ds__event_record(event, legacy, DS__OP_RECORD);
+    ds__tls.mute--;
+    return r;
+}
+
+/* Whoever gets 1 records the use's event and says then how that went; 0: it is recorded. */
+static int ds__use_claim(ds__muse *u) {
+    for (;;) {
+        uint8_t was = 0;
+        if (atomic_compare_exchange_strong(&u->recorded, &was, DS__RECORDING)) return 1;
+        if (was == 1) return 0;
+        ds__pause();
+    }
 }
 
 /* Uses that a stream was to get an event for at the free get it now, before it ends. Its event is recorded under the arena's lock, since the block may be
    freed at any time: this is rare. */
-static void ds__record_late(ds_stream stream) {
+static void ds__record_late(const ds__stream *s, ds_stream stream) {
     for (int k = 0; k < DS_BACKEND_COUNT * DS__MAX_DEVICES; k++) {
         ds__mdevice *dev = ds__mem_device_at(k / DS__MAX_DEVICES, k % DS__MAX_DEVICES);
         if (!dev || !atomic_load(&dev->late_uses)) continue;
-        pthread_mutex_lock(&dev->lock);
+        ds__mdevice_lock(dev);
         for (ds__mpool *p = &dev->main; p; p = p->next)
             for (ds__arena *a = p->arenas; a; a = a->next) {
                 ds__arena_lock(a);
                 for (ds__segment *g = a->segments; g; g = g->next)
                     for (ds__mblock *b = g->first; b; b = b->next)
-                        for (ds__muse *u = b->state == DS_BLOCK_LIVE || (b->state == DS_BLOCK_PENDING && !b->quiet) ? b->uses : NULL; u; u = u->next)
-                            if (u->stream.id == stream.id && !u->recorded && ds__event_record(u->event, stream, DS__OP_RECORD) == DS_OK) u->recorded = 1;
+                        for (ds__muse *u = b->state == DS_BLOCK_LIVE || b->state == DS_BLOCK_PENDING ? b->uses : NULL; u; u = u->next)
+                            if (u->stream.id == stream.id && ds__use_claim(u)) u->recorded = ds__record_end(u->event, s, stream) == DS_OK;
                 ds__arena_unlock(a);
             }
-        pthread_mutex_unlock(&dev->lock);
+        ds__mdevice_unlock(dev);
     }
 }
 
@@ -2319,13 +2435,13 @@ static void ds__mem_stream_gone(ds__stream *s) {
     ds_stream handle = { ds__handle(&s->slot) };
     if (!dev) return;
     const void *identity = s->driver->stream_identity(s->native);
-    ds__record_late(handle);
-    pthread_mutex_lock(&dev->lock);
+    ds__record_late(s, handle);
+    ds__mdevice_lock(dev);
     for (ds__mpool *p = &dev->main; p; p = p->next)
         for (ds__arena *a = p->arenas; a; a = a->next) {
             if (a->orphan || (a->stream_id != s->id && a->identity != identity) || ds__arena_part(a, s)) continue;
             ds_event end = { 0 };
-            if (!ds__capture_of(s) && ds__event_new(0, NULL, &end) == DS_OK && ds__event_record(end, handle, DS__OP_RECORD) < 0) {
+            if (!ds__capture_of(s) && ds__event_new(0, NULL, &end) == DS_OK && ds__record_end(end, s, handle) < 0) {
                 ds__event_drop(end);
                 end.id = 0;
             }
@@ -2335,7 +2451,7 @@ static void ds__mem_stream_gone(ds__stream *s) {
             a->orphan = 1;
             ds__arena_unlock(a);
         }
-    pthread_mutex_unlock(&dev->lock);
+    ds__mdevice_unlock(dev);
 }
 
 /* ---- uses of other streams ---- */
@@ -2406,18 +2522,18 @@ static uint64_t ds__capture_of_handle(ds_stream stream) {
 /* Gives a use the event that it was to get when a capture is over. 0: one is open still. */
 static int ds__record_now(ds__muse *u) {
     if (ds__captures_open()) return 0;
+    if (!ds__use_claim(u)) return 1;
     ds__tls.mute++;
     ds_result r = ds__event_record(u->event, u->stream, DS__OP_RECORD);
     ds__tls.mute--;
-    if (r < 0 && r != DS_ERR_FAILED && r != DS_ERR_INVALID_HANDLE) return 0; /* a stream that has ended recorded it then; one that has failed needs none */
-    u->recorded = 1;
-    return 1;
+    u->recorded = r == DS_OK || r == DS_ERR_FAILED || r == DS_ERR_INVALID_HANDLE; /* a stream that has ended recorded it then; one that has failed needs none */
+    return u->recorded;
 }
 
 /* Whether the uses of a block are done; a use whose stream or device has failed is. What was used in a capture is used in the order of its graph. No lock is held. */
 static int ds__uses_done(ds__muse *u) {
     for (; u; u = u->next) {
-        if (DS__UNLIKELY(!u->recorded) && !ds__record_now(u)) return 0;
+        if (DS__UNLIKELY(u->recorded != 1) && !ds__record_now(u)) return 0;
         if (DS__UNLIKELY(u->capture)) { if (ds__captures_open()) return 0; continue; }
         ds_result r = ds__event_ask(u->event);
         if (r != DS_OK && r != DS_ERR_FAILED) return 0; /* an answer that says nothing of the work is no "done" */
@@ -2426,7 +2542,7 @@ static int ds__uses_done(ds__muse *u) {
 }
 static int ds__uses_awaited(ds__muse *u) {
     for (; u; u = u->next) {
-        if (!u->recorded && !ds__record_now(u)) return 0;
+        if (u->recorded != 1 && !ds__record_now(u)) return 0;
         if (u->capture) { if (ds__captures_open()) return 0; continue; }
         ds_result r = ds__event_sync(u->event, DS__FOREVER);
         if (r != DS_OK && r != DS_ERR_FAILED && r != DS_ERR_CAPTURED_EVENT) return 0;
@@ -2474,8 +2590,6 @@ static size_t ds__poll(ds__arena *a, int wait) {
             ds__mblock *b = list[i];
             while (!ds__ready(a, b->seg->kind, 0)) { ds__make_ready(a, b->seg->kind, 0); ds__arena_lock(a); }
             ds__pending_out(a, b);
-            ds__muses_drop(a, b->uses);
-            b->uses = NULL;
             b->quiet = 0;
             ds__complete(a, b);
         }
@@ -2488,14 +2602,14 @@ static size_t ds__poll(ds__arena *a, int wait) {
 /* Makes the stream wait for the uses of a block that is in no list. The arena is not locked. */
 static ds_result ds__wait_uses(ds__mblock *b, ds_stream stream) {
     for (ds__muse *u = b->uses; u; u = u->next) {
-        ds_result r = u->stream.id == stream.id || !u->recorded || u->capture ? DS_OK : ds__wait_event(stream, u->event, DS__OP_WAIT);
+        ds_result r = u->stream.id == stream.id || u->recorded != 1 || u->capture ? DS_OK : ds__wait_event(stream, u->event, DS__OP_WAIT);
         if (r < 0) return r;
     }
     return DS_OK;
 }
 /* Whether a stream in this capture (0: none) may wait for the uses: all are in the same one. The arena is locked. */
 static int ds__uses_within(const ds__muse *u, uint64_t capture) {
-    for (; u; u = u->next) if (!u->recorded || u->capture != capture) return 0;
+    for (; u; u = u->next) if (u->recorded != 1 || u->capture != capture) return 0;
     return 1;
 }
 
@@ -2511,8 +2625,6 @@ __attribute__((noinline)) static ds__mblock *ds__take_oldest(ds__arena *a, int k
     b->quiet = 0;
     if (!done || !ds__ready(a, kind, (int64_t)size)) return NULL;
     ds__pending_out(a, b);
-    ds__muses_drop(a, b->uses);
-    b->uses = NULL;
     ds__complete(a, b);
     return ds__take(a, kind, size, asked);
 }
@@ -2537,13 +2649,14 @@ static int ds__take_pending(ds__arena *a, int kind, size_t size, ds_stream strea
     if (r == DS_OK) {
         while (!ds__ready(a, kind, 0)) { ds__make_ready(a, kind, 0); ds__arena_lock(a); }
         ds__pending_out(a, best);
-        ds__muses_drop(a, best->uses);
-        best->uses = NULL;
         if (out_whole) {
             ds__count_done(a, kind, (int64_t)best->size, (int64_t)best->asked);
             ds__note_block(a, DS_ACTION_FREE_COMPLETED, best);
+            ds__muses_drop(a, best->uses);
+            best->uses = NULL;
+            best->lent = 0;
             ds__live_in(best);
-            ds__made(a, best, asked);
+            ds__made_and_counted(a, best, asked);
             *out_whole = best;
         } else {
             ds__complete(a, best);
@@ -2555,18 +2668,25 @@ static int ds__take_pending(ds__arena *a, int kind, size_t size, ds_stream strea
 
 /* ---- segments ---- */
 
+/* Adds unless the sum would pass the limit, 0: none. */
+static int ds__within(_Atomic size_t *sum, size_t size, size_t limit) {
+    size_t was = atomic_load(sum);
+    do {
+        if (limit && (was > limit || size > limit - was)) return 0;
+    } while (!atomic_compare_exchange_weak(sum, &was, was + size));
+    return 1;
+}
 /* Bytes that the allocator may still take from the driver. */
 static ds_result ds__reserve(ds__arena *a, size_t size) {
-    ds__mdevice *dev = a->dev;
-    size_t limit = atomic_load(&dev->limit), now = atomic_fetch_add(&dev->reserved, size) + size;
-    size_t in_pool = (size_t)atomic_load(&a->pool->stats.all[DS__RESERVED].now);
-    if ((limit && now > limit) || (a->pool->limit && in_pool + size > a->pool->limit)) {
-        atomic_fetch_sub(&dev->reserved, size);
-        return DS_ERR_LIMIT_EXCEEDED;
-    }
-    return DS_OK;
+    if (!ds__within(&a->pool->reserved, size, a->pool->limit)) return DS_ERR_LIMIT_EXCEEDED;
+    if (ds__within(&a->dev->reserved, size, atomic_load(&a->dev->limit))) return DS_OK;
+    atomic_fetch_sub(&a->pool->reserved, size);
+    return DS_ERR_LIMIT_EXCEEDED;
 }
-static void ds__unreserve(ds__arena *a, size_t size) { atomic_fetch_sub(&a->dev->reserved, size); }
+static void ds__unreserve(ds__arena *a, size_t size) {
+    atomic_fetch_sub(&a->pool->reserved, size);
+    atomic_fetch_sub(&a->dev->reserved, size);
+}
 
 /* A description of a segment, in no list. */
 static ds__segment *ds__segment_new(ds__arena *a, int kind, int source, char *base, size_t size, size_t page) {
@@ -2608,6 +2728,7 @@ static ds__segment *ds__segment_new(ds__arena *a, int kind, int source, char *ba
     s->source = (uint8_t)source;
     s->serial = ++ds__m.serial;
     s->native = 0;
+    s->direct = 0;
     s->first = NULL;
     size_t i = ds__sorted_after((uintptr_t)base);
     memmove(&ds__m.sorted[i + 1], &ds__m.sorted[i], (ds__m.sorted_count - i) * sizeof *ds__m.sorted);
@@ -2620,18 +2741,22 @@ static ds__segment *ds__segment_new(ds__arena *a, int kind, int source, char *ba
 
 /* Nothing leads to the segment any more. It is in no list of its arena. */
 static void ds__segment_drop(ds__segment *s) {
+    ds__arena *a = atomic_load(&s->arena);
+    ds__mblock **table = s->granule;
+    ds__arena_lock(a); /* a late look-up is in the table with this lock */
+    atomic_store_explicit(&s->arena, NULL, memory_order_release);
+    s->granule = NULL;
+    ds__arena_unlock(a);
     pthread_mutex_lock(&ds__m.registry);
     size_t i = ds__sorted_after((uintptr_t)s->base) - 1;
     while (ds__m.sorted[i] != s) i--; /* its memory may be a newer segment's already */
     memmove(&ds__m.sorted[i], &ds__m.sorted[i + 1], (ds__m.sorted_count - i - 1) * sizeof *ds__m.sorted);
     ds__m.sorted_count--;
     if (!s->page) ds__granules(s, s->base, s->size, 0);
-    atomic_store_explicit(&s->arena, NULL, memory_order_release);
-    ds__release(s->granule);
-    s->granule = NULL;
     s->next = ds__m.free_segments;
     ds__m.free_segments = s;
     pthread_mutex_unlock(&ds__m.registry);
+    ds__release(table);
 }
 
 static void ds__segment_in(ds__arena *a, ds__segment *s) { /* locked */
@@ -2647,7 +2772,8 @@ static void ds__segment_out(ds__arena *a, ds__segment *s) { /* locked */
 
 static void ds__count_segment(ds__arena *a, ds__segment *s, int sign) {
     ds__meters(a, s->kind, DS__SEGMENT, sign);
-    if (s->size < a->pool->config.max_split_size) return;
+    if (sign > 0) s->oversize = s->size >= a->pool->config.max_split_size;
+    if (!s->oversize) return;
     ds__meter_add(&a->dev->stats.oversize_segments, sign);
     if (a->pool != &a->dev->main) ds__meter_add(&a->pool->stats.oversize_segments, sign);
 }
@@ -2721,7 +2847,7 @@ static ds_result ds__source_free(ds__arena *a, const ds__segment *s) {
         return DS_OK;
     case DS__FROM_SHARE: return ds__share_segment_free(a->dev->device, s->base, s->size);
     case DS__FROM_PINNED: case DS__FROM_REGISTERED: return ds__pinned_source_free(s);
-    default: return ds__segment_free(a->dev->device, s->base, s->size, 0);
+    default: return ds__segment_free(a->dev->device, s->base, s->size, 1);
     }
 }
 
@@ -2782,8 +2908,7 @@ static ds_result ds__segment_return(ds__arena *a, ds__segment *s) {
     size_t size = s->size;
     int kind = s->kind;
     ds__segment copy = *s;
-    if (s->source == DS__FROM_UPSTREAM) (void)ds__arena_drain(a); /* the driver waits by itself */
-    ds_result r = ds__source_free(a, &copy);
+    ds_result r = s->source == DS__FROM_PINNED || s->source == DS__FROM_REGISTERED || ds__arena_drain(a) || s->source == DS__FROM_UPSTREAM ? ds__source_free(a, &copy) : DS_ERR_ILLEGAL_STATE;
     ds__arena_lock(a);
     if (r < 0) { /* it is still there */
         s->first->quiet = 0;
@@ -3009,8 +3134,21 @@ static size_t ds__unmap_block(ds__arena *a, ds__mblock *b, size_t most) {
 
 /* Waits until the work is done that may use the arena's free memory. The host blocks. 0: it is not known to be done. */
 static int ds__arena_drain(ds__arena *a) {
-    ds_result r = a->orphan && a->end.id ? ds__event_sync(a->end, DS__FOREVER) : ds__stream_sync(a->stream, DS__FOREVER);
-    if (r == DS_ERR_INVALID_HANDLE) r = ds__driver_of(a->dev->device)->device_synchronize(a->dev->device.index); /* it has ended, and nobody knows when it is done */
+    ds_result r;
+    ds__tls.quiet++;
+    if (a->orphan && a->end.id) {
+        r = ds__event_sync(a->end, DS__FOREVER);
+    } else { /* to wait for a stream would spoil a capture that begins on it meanwhile */
+        ds__muse *u = ds__muse_new(a, a->dev->device);
+        r = u ? ds__event_record_outside(u->event, a->stream) : DS_NOT_READY;
+        if (r == DS_OK) r = ds__event_sync(u->event, DS__FOREVER);
+        ds__arena_lock(a);
+        ds__muses_drop(a, u);
+        ds__arena_unlock(a);
+    }
+    if (r < 0 && r != DS_ERR_FAILED && !ds__captures_open()) /* the stream has ended, and nobody knows when it is done; or is another thread's own */
+        r = ds__driver_of(a->dev->device)->device_synchronize(a->dev->device.index);
+    ds__tls.quiet--;
     return r == DS_OK || r == DS_ERR_FAILED;
 }
 
@@ -3064,15 +3202,15 @@ static size_t ds__arena_trim(ds__arena *a, size_t most, size_t least) {
 
 /* Calls fn with each arena of a device, or of one pool, while nothing is locked: arenas are only ever added, in front. */
 static ds__arena *ds__first_arena(ds__mdevice *dev, ds__mpool *p) {
-    pthread_mutex_lock(&dev->lock);
+    ds__mdevice_lock(dev);
     ds__arena *a = p->arenas;
-    pthread_mutex_unlock(&dev->lock);
+    ds__mdevice_unlock(dev);
     return a;
 }
 static ds__mpool *ds__next_pool(ds__mdevice *dev, ds__mpool *p) {
-    pthread_mutex_lock(&dev->lock);
+    ds__mdevice_lock(dev);
     p = p ? p->next : &dev->main;
-    pthread_mutex_unlock(&dev->lock);
+    ds__mdevice_unlock(dev);
     return p;
 }
 
@@ -3082,6 +3220,7 @@ static size_t ds__mem_flush(ds__mdevice *dev, ds__mpool *only, size_t keep) {
     size_t done = 0;
     if (ds__captures_open()) return 0;
     (void)ds__share_collect();
+    if (!only) done = ds__direct_again(dev, DS__WAIT_ALL);
     for (ds__mpool *p = ds__next_pool(dev, NULL); p; p = ds__next_pool(dev, p)) {
         if (p->graphs || (only ? p != only : p != &dev->main && p->owners > 0)) continue;
         for (ds__arena *a = ds__first_arena(dev, p); a; a = a->next) (void)ds__poll(a, 1);
@@ -3165,9 +3304,14 @@ struct ds__wanted {
 static int ds__try(ds__wanted *q) {
     ds__arena *a = q->a;
     ds__arena_lock(a);
-    while (!ds__ready(a, q->kind, (int64_t)q->size)) { ds__make_ready(a, q->kind, (int64_t)q->size); ds__arena_lock(a); }
-    a->tick++;
     a->fresh = q->fresh;
+    while (!ds__ready(a, q->kind, (int64_t)q->size)) { /* room, which peaks follow, is only for what is there */
+        int there = a->exact || (ds__unpark_all(a), ds__fit(a, q->kind, q->size) != NULL);
+        if (!there) { a->fresh = 0; ds__arena_unlock(a); return 0; }
+        ds__make_ready(a, q->kind, (int64_t)q->size);
+        ds__arena_lock(a);
+    }
+    a->tick++;
     q->block = ds__take(a, q->kind, q->size, q->asked);
     a->fresh = 0;
     ds__arena_unlock(a);
@@ -3186,6 +3330,7 @@ static int ds__borrow(ds__wanted *q, ds__arena *from) {
     other.a = from;
     other.fresh = 0;
     ds__arena_lock(from);
+    ds__unpark_all(from);
     int worth = from->free_bytes >= q->size || (from->pending_bytes >= q->size && !q->aligned);
     ds__arena_unlock(from);
     ds__muse *u = worth ? ds__muse_new(from, q->a->dev->device) : NULL; /* first: nothing fails for lack of it afterwards */
@@ -3221,10 +3366,12 @@ static int ds__borrow(ds__wanted *q, ds__arena *from) {
         return 0;
     }
     u->stream = q->stream;
+    u->stream_id = q->s->id;
     ds__arena_lock(from);
     other.block->lent = 1;
     u->next = other.block->uses;
     other.block->uses = u;
+    atomic_fetch_add(&from->dev->late_uses, 1);
     ds__arena_unlock(from);
     q->block = other.block;
     return 1;
@@ -3286,7 +3433,8 @@ static ds_result ds__ladder(ds__wanted *q) {
     int quiet = ds__captures_open() != 0; /* then no event is asked for */
     ds_result r = DS_ERR_OUT_OF_MEMORY;
     if (!quiet && ds__poll(a, 0) && ds__try(q)) return DS_OK;
-    if (p->config.reuse != DS_REUSE_NEVER && ds__take_pending(a, q->kind, q->size, q->stream, 0, NULL) && ds__try(q)) return DS_OK;
+    int behind = p->config.reuse != DS_REUSE_NEVER || (p->config.graph_capture_record_stream_reuse && ds__capture_of_handle(q->stream));
+    if (behind && ds__take_pending(a, q->kind, q->size, q->stream, 0, NULL) && ds__try(q)) return DS_OK;
     if (ds__borrow_any(q, p, p->config.reuse != DS_REUSE_ALWAYS)) return DS_OK; /* what ended streams had is anyone's */
     if (ds__share_collect() && ds__try(q)) return DS_OK;
     ds__collect_garbage(a);
@@ -3337,9 +3485,13 @@ static void ds__tell_oom(ds__arena *a, size_t needed) {
         pthread_mutex_unlock(&ds__m.lock);
         if (!fn) return;
         int outer = ds__tls.in_callback;
+        const char *name = ds__tls.fn;
+        ds_site site = ds__tls.site;
         ds__tls.in_callback = 1;
         fn(dev->device, needed, limit ? limit : total, avail, user);
         ds__tls.in_callback = outer;
+        ds__tls.fn = name; /* a call of it, which was refused, is not the one that runs */
+        ds__tls.site = site;
     }
 }
 
@@ -3386,6 +3538,7 @@ static ds__arena *ds__route(ds__stream *s, ds_stream handle, ds_pool pool) {
             return NULL;
         }
         if (!p) return NULL;
+        if (ds__captures_open() && ds__capture_keep(s, p) < 0) return NULL;
     }
     return p ? ds__arena_in(p, s, handle) : ds__arena_main(s, handle);
 }
@@ -3425,38 +3578,53 @@ __attribute__((noinline)) static ds_result ds__request(ds__stream *s, const ds_m
     return DS_OK;
 }
 
-DSDEF ds_result (ds_mem_alloc)(size_t size, ds_stream stream, void **out) {
-    ds_result r = ds__enter_inline("ds_mem_alloc");
-    if (DS__LIKELY(out != NULL)) *out = NULL;
-    if (DS__UNLIKELY(r < 0)) return r;
-    DS__REQUIRE(out, "out is NULL");
+/* The arena of the stream in the device's default pool, which the thread remembers; NULL: the stream has none yet, or is no stream. */
+__attribute__((noinline)) static ds__arena *ds__arena_again(ds_stream stream) {
+    ds__tls_block *t = &ds__tls;
     ds__stream *s = ds__pin_inline(&ds__g.streams, stream.id);
-    if (DS__UNLIKELY(!s)) { ds__stream_pin(stream); return DS_ERR_INVALID_HANDLE; } /* again, for the sentence */
+    if (!s) return NULL;
     ds__arena *a = atomic_load_explicit(&s->arena, memory_order_acquire);
-    if (DS__LIKELY(a && size && size < SIZE_MAX / 4 && !a->slow && !(ds__mtls.pools | ds__mtls.in_shortage) && !ds__captures_open())) {
-        size_t rounded = ds__rounded(a->pool, size);
-        int kind = ds__kind_of(a->pool, rounded);
-        ds__mblock *b = NULL;
-        ds__lock_take(&a->lock);
-        a->tick++;
-        if (DS__LIKELY(ds__ready(a, kind, (int64_t)rounded))) {
-            b = ds__take(a, kind, rounded, size);
-            if (DS__UNLIKELY(!b && a->pending)) b = ds__take_oldest(a, kind, rounded, size);
-            if (DS__LIKELY(b != NULL)) *out = b->ptr;
-            if (DS__UNLIKELY(atomic_load_explicit(&a->dev->watch, memory_order_relaxed)) && b) ds__note_block(a, DS_ACTION_ALLOC, b);
-        }
-        ds__lock_give(&a->lock);
-        ds__unpin_inline(&ds__g.streams, s);
-        if (DS__LIKELY(b != NULL)) return DS_OK;
-        s = ds__stream_pin(stream);
-        if (!s) return DS_ERR_INVALID_HANDLE;
-    }
+    if (a) { t->arena = a; t->arena_slot = (ds__slot *)s; t->arena_stream = stream.id; }
+    ds__unpin_inline(&ds__g.streams, s);
+    return a;
+}
+
+/* What the short way did not do. */
+__attribute__((noinline)) static ds_result ds__alloc_slow(size_t size, ds_stream stream, void **out) {
+    ds__stream *s = ds__stream_pin(stream);
+    if (!s) return DS_ERR_INVALID_HANDLE;
+    ds_result r = DS_OK;
     if (size) {
         ds_mem_request request = { size, stream, { 0 }, 0, NULL };
         r = ds__request(s, &request, out);
     }
     ds__unpin_inline(&ds__g.streams, s);
     return r;
+}
+
+DSDEF ds_result (ds_mem_alloc)(size_t size, ds_stream stream, void **out) {
+    ds_result r = ds__enter_inline("ds_mem_alloc");
+    if (DS__LIKELY(out != NULL)) *out = NULL;
+    if (DS__UNLIKELY(r < 0)) return r;
+    DS__REQUIRE(out, "out is NULL");
+    /* Without a pin: slots and arenas stay until ds_shutdown, after which the thread forgets them; a stream's end locks its arena. */
+    ds__arena *a = ds__tls.arena;
+    if (DS__UNLIKELY(stream.id != ds__tls.arena_stream)) a = ds__arena_again(stream);
+    if (DS__UNLIKELY(!a || ds__mtls.pools | ds__mtls.in_shortage || ds__captures_open() || size - 1 >= SIZE_MAX / 4)) return ds__alloc_slow(size, stream, out);
+    ds__mblock *b = NULL;
+    ds__lock_take(&a->lock);
+    size_t rounded = ds__rounded(a->pool, size);
+    int kind = ds__kind_of(a->pool, rounded);
+    a->tick++;
+    if (DS__LIKELY(!a->slow && ds__slot_is(ds__tls.arena_slot, stream.id) && ds__ready(a, kind, (int64_t)rounded))) {
+        b = ds__take_parked(a, kind, rounded, size);
+        if (!b) b = ds__take(a, kind, rounded, size);
+        if (DS__UNLIKELY(!b && a->pending)) b = ds__take_oldest(a, kind, rounded, size);
+        if (DS__LIKELY(b != NULL)) *out = b->ptr;
+        if (DS__UNLIKELY(atomic_load_explicit(&a->dev->watch, memory_order_relaxed)) && b) ds__note_block(a, DS_ACTION_ALLOC, b);
+    }
+    ds__lock_give(&a->lock);
+    return DS__LIKELY(b != NULL) ? DS_OK : ds__alloc_slow(size, stream, out);
 }
 
 DSDEF ds_result (ds_mem_alloc_with)(const ds_mem_request *request, void **out) {
@@ -3483,6 +3651,7 @@ static void ds__block_end(ds__arena *a, ds__mblock *b) {
     ds__muses_drop(a, b->uses);
     b->uses = NULL;
     b->lent = 0;
+    if (b->oversize) { b->oversize = 0; ds__count_oversize(a, -1); }
     ds__count_free(a, kind, (int64_t)b->size, (int64_t)b->asked);
     (void)ds__merge_in(a, b);
     ds__arena_unlock(a);
@@ -3503,13 +3672,14 @@ __attribute__((unused)) static void ds__mem_return(ds__mblock *b) {
    belongs to are ordered by the graph. Nothing is locked; the block is in no list. */
 static ds_result ds__record_uses(ds__mblock *b) {
     for (ds__muse *u = b->uses; u; u = u->next) {
-        if (u->recorded) continue;
-        u->capture = ds__capture_of_handle(u->stream);
-        if (u->capture && !atomic_load(&b->seg->arena)->pool->graphs) { u->capture = 0; continue; } /* what counts is the work from before: when the capture is over */
+        if (!ds__use_claim(u)) continue;
+        uint64_t capture = ds__capture_of_handle(u->stream);
+        if (capture && capture != u->capture) { u->recorded = 0; continue; } /* what counts is the work from before: when the capture is over */
+        u->capture = capture;
         ds_result r = ds__event_record(u->event, u->stream, DS__OP_RECORD);
         if (r == DS_ERR_INVALID_HANDLE) r = DS_OK; /* the stream has ended: the event is one of before, or none, and done */
+        u->recorded = r >= 0;
         if (r < 0) return r;
-        u->recorded = 1;
     }
     return DS_OK;
 }
@@ -3535,14 +3705,11 @@ __attribute__((noinline)) static ds_result ds__free_slow(ds__arena *a, ds__mbloc
     b->quiet = 1;
     b->state = DS_BLOCK_PENDING;
     ds__count_pending(a, kind, (int64_t)b->size);
-    if (b->size >= a->pool->config.max_split_size) {
-        ds__meter_add(&a->dev->stats.oversize_allocations, -1);
-        if (a->pool != &a->dev->main) ds__meter_add(&a->pool->stats.oversize_allocations, -1);
-    }
+    if (b->oversize) { b->oversize = 0; ds__count_oversize(a, -1); }
     ds__note_block(a, DS_ACTION_FREE_REQUESTED, b);
     ds__arena_unlock(a);
-    if (a->watched) ds__watched_free(a, b);
-    if (b->seg->source == DS__FROM_ASYNC || a->pool->direct) return ds__direct_free(a, b);
+    if (a->watched || b->guarded) ds__watched_free(a, b);
+    if (b->seg->direct) return ds__direct_free(a, b);
     ds__tls.mute++;
     ds_result r = ds__record_uses(b);
     if (r == DS_ERR_FAILED) /* there is nothing to wait for; after any other error they are recorded later */
@@ -3551,12 +3718,36 @@ __attribute__((noinline)) static ds_result ds__free_slow(ds__arena *a, ds__mbloc
     ds__arena_lock(a);
     while (!ds__ready(a, kind, 0)) { ds__make_ready(a, kind, 0); ds__arena_lock(a); }
     b->quiet = 0;
-    b->lent = 0;
     if (b->exported && ds__share_hold(b)) ; /* it comes back by ds__mem_return */
     else if (b->uses) ds__pending_in(a, b);
     else ds__complete(a, b);
     ds__arena_unlock(a);
     if (exported) (void)ds__share_collect();
+    return DS_OK;
+}
+
+/* A free with events to record in the ring, of a block that other streams used, or in a plain segment. The arena is locked; unlocks. */
+__attribute__((noinline)) static ds_result ds__free_other(ds__arena *a, ds__mblock *b, int kind, unsigned watch) {
+    if (DS__UNLIKELY(b->uses != NULL)) {
+        if (b->lent) return ds__free_slow(a, b);
+        for (const ds__muse *u = b->uses; u; u = u->next)
+            if (u->recorded != 1) return ds__free_slow(a, b);
+        ds__live_out(b);
+        ds__count_pending(a, kind, (int64_t)b->size);
+        if (watch) ds__note_block(a, DS_ACTION_FREE_REQUESTED, b);
+        ds__pending_in(a, b);
+        ds__lock_give(&a->lock);
+        return DS_OK;
+    }
+    if (DS__UNLIKELY(watch)) ds__note_free(a, b, watch);
+    ds__count_free(a, kind, (int64_t)b->size, (int64_t)b->asked);
+    if (DS__LIKELY(ds__grows(b->seg))) {
+        ds__park(a, b, kind);
+    } else {
+        ds__live_out(b);
+        (void)ds__merge_in(a, b);
+    }
+    ds__lock_give(&a->lock);
     return DS_OK;
 }
 
@@ -3568,32 +3759,11 @@ DSDEF ds_result (ds_mem_free)(void *ptr) {
     ds__mblock *b = ds__find_live(ptr, 1, &a);
     DS__REQUIRE(b, "%p is not the start of a block that is allocated", ptr);
     int kind = b->seg->kind;
-    if (DS__UNLIKELY(b->exported || a->slow || a->pool->oversize || !ds__ready(a, kind, 0))) return ds__free_slow(a, b);
+    if (DS__UNLIKELY(b->exported || a->slow_free || !ds__ready(a, kind, 0))) return ds__free_slow(a, b);
     unsigned watch = atomic_load_explicit(&a->dev->watch, memory_order_relaxed);
-    if (DS__UNLIKELY(b->uses != NULL)) {
-        if (b->lent) return ds__free_slow(a, b);
-        for (const ds__muse *u = b->uses; u; u = u->next)
-            if (!u->recorded) return ds__free_slow(a, b);
-        ds__live_out(b);
-        ds__count_pending(a, kind, (int64_t)b->size);
-        if (watch) ds__note_block(a, DS_ACTION_FREE_REQUESTED, b);
-        ds__pending_in(a, b);
-        ds__lock_give(&a->lock);
-        return DS_OK;
-    }
-    if (DS__UNLIKELY(watch)) ds__note_free(a, b, watch);
+    if (DS__UNLIKELY(b->uses || watch || !ds__grows(b->seg))) return ds__free_other(a, b, kind, watch);
     ds__count_free(a, kind, (int64_t)b->size, (int64_t)b->asked);
-    if (DS__LIKELY(ds__grows(b->seg))) {
-        ds__mblock *before = a->parked[kind];
-        a->parked[kind] = b;
-        a->free_bytes += b->size;
-        b->state = DS_BLOCK_FREE;
-        b->quiet = 1;
-        if (before) ds__unpark(a, before);
-    } else {
-        ds__live_out(b);
-        (void)ds__merge_in(a, b);
-    }
+    ds__park(a, b, kind);
     ds__lock_give(&a->lock);
     return DS_OK;
 }
@@ -3603,6 +3773,7 @@ static ds_result ds__note_use(void *ptr, ds_stream stream, int now, int strict, 
     ds__arena *a = NULL;
     ds__stream *s = ds__stream_pin(stream);
     if (!s) return DS_ERR_INVALID_HANDLE;
+    ds__expect_end(s);
     ds__mblock *b = ds__find_live(ptr, 0, &a);
     ds_result r = DS_OK;
     if (b && pinned != (a->dev->device.type == DS_DEVICE_HOST)) { ds__arena_unlock(a); b = NULL; }
@@ -3616,8 +3787,15 @@ static ds_result ds__note_use(void *ptr, ds_stream stream, int now, int strict, 
     uint64_t capture = pinned ? 0 : ds__capture_of(s);
     if (capture && !a->pool->graphs) { now = 0; capture = 0; } /* the graph's uses are its owner's care; work from before the capture is noted */
     ds__muse *u = b->lent ? b->uses->next : b->uses, *fresh = NULL; /* the first of a lent one is the borrower's own */
-    while (u && u->stream.id != stream.id) u = u->next;
+    while (u && (u->stream.id != stream.id || u->capture != capture)) u = u->next; /* work of before a capture counts for itself */
     if (!own && !foreign && !u && (fresh = a->spare_uses) != NULL) a->spare_uses = fresh->next;
+    if (u && !own && !now && !ds__use_claim(u)) { /* the work until the free counts from now on */
+        atomic_fetch_add(&a->dev->late_uses, 1);
+        u->capture = 0;
+        u->recorded = DS__RECORDING;
+    }
+    if (u && !own && !now) u->recorded = 0;
+    if (u && u->recorded != 1) now = 0; /* its event is recorded later than this */
     char *start = b->ptr;
     ds__arena_unlock(a);
     if (!own && foreign) r = ds__fail(DS_ERR_CROSS_DRIVER, "the memory and the stream belong to different drivers");
@@ -3629,7 +3807,7 @@ static ds_result ds__note_use(void *ptr, ds_stream stream, int now, int strict, 
     int still = b->state == DS_BLOCK_LIVE && b->ptr == start && b->seg;
     if (r == DS_OK && u && still) { u->recorded = 1; u->capture = capture; }
     if (fresh && r == DS_OK && still) {
-        fresh->capture = now ? capture : 0;
+        fresh->capture = capture;
         ds__muse **at = b->lent && b->uses ? &b->uses->next : &b->uses;
         fresh->stream = stream;
         fresh->recorded = (uint8_t)now;
@@ -3671,6 +3849,8 @@ static void ds__align(ds__wanted *q, size_t align) {
         rest->line = b->line;
         rest->uses = b->uses;
         rest->lent = b->lent;
+        rest->oversize = b->oversize;
+        b->oversize = 0;
         rest->state = DS_BLOCK_LIVE;
         b->uses = NULL;
         b->lent = 0;
@@ -3683,56 +3863,65 @@ static void ds__align(ds__wanted *q, size_t align) {
     ds__arena_unlock(a);
 }
 
-/* Poison and guards are fills in stream order. Work in a capture is the user's only, so there is none there. */
+/* Poison and guards are fills in stream order. Work in a capture is the user's only, so there is none there. A guard lies directly behind what was asked for, rounded up to
+   its words, and is looked at only where one was filled: the policy may have changed since, or a capture was open then. */
 #define DS__POISON 0xDBDBDBDBu
 #define DS__GUARD 0x5AFE5AFEu
+static char *ds__guard_of(const ds__mblock *b) { return b->ptr + ((b->asked + 3) & ~(size_t)3); }
 
 static ds_result ds__watched_alloc(ds__wanted *q, size_t guard) {
     ds__mblock *b = q->block;
     ds_result r = DS_OK;
     if (q->a->pool->config.debug) r = ds__validate(q->a->dev);
-    if (r == DS_OK && guard && !ds__captures_open()) r = ds__own_fill(q->stream, b->ptr + b->size - guard, DS__GUARD, guard);
+    if (r == DS_OK && guard && !ds__captures_open() && (r = ds__own_fill(q->stream, ds__guard_of(b), DS__GUARD, guard)) == DS_OK) b->guarded = (uint32_t)guard;
     return r;
 }
 
 /* Is called with the block in no list. A damaged guard is told through the log: the free itself has done nothing wrong. */
 static void ds__watched_free(ds__arena *a, ds__mblock *b) {
-    size_t guard = a->pool->config.guard_bytes;
+    size_t guard = b->guarded;
+    b->guarded = 0;
     if (ds__captures_open() || a->orphan) return;
     ds_stream stream = b->lent && b->uses ? b->uses->stream : a->stream;
-    if (guard && b->size > guard) {
+    ds__tls.mute++;
+    if (guard) {
+        const char *at = ds__guard_of(b);
         uint32_t *seen = ds__alloc(guard);
         for (ds__muse *u = b->uses; seen && u; u = u->next) if (u->recorded) DS_IGNORE(ds__event_sync(u->event, DS__FOREVER));
-        if (seen && ds__own_read(stream, seen, b->ptr + b->size - guard, guard) == DS_OK)
+        if (seen && ds__own_read(stream, seen, at, guard) == DS_OK)
             for (size_t i = 0; i < guard / sizeof *seen; i++)
                 if (seen[i] != DS__GUARD) {
                     ds__warn("%zu bytes at %p%s%s, allocated at %s:%u, were written %zu bytes behind their end at the latest when they were freed at %s:%d", b->asked, (void *)b->ptr,
                              b->label ? " of " : "", b->label ? b->label : "", b->file ? b->file : "?", b->line,
-                             (size_t)(b->ptr + b->size - guard - b->ptr) + i * sizeof *seen - b->asked, ds__tls.site.file ? ds__tls.site.file : "?", ds__tls.site.line);
+                             (size_t)(at - b->ptr) + i * sizeof *seen - b->asked, ds__tls.site.file ? ds__tls.site.file : "?", ds__tls.site.line);
                     break;
                 }
         ds__release(seen);
     }
     if (a->pool->config.poison && !b->uses) DS_IGNORE(ds__own_fill(stream, b->ptr, DS__POISON, b->size));
-    if (a->pool->config.debug) {
-        ds__tls.mute++;
-        if (ds__validate(a->dev) < 0) ds__warn("%s", ds__tls.aside);
-        ds__tls.mute--;
-    }
+    if (a->pool->config.debug && ds__validate(a->dev) < 0) ds__warn("%s", ds__tls.aside);
+    ds__tls.mute--;
 }
 
-/* Without a cache: the driver's own pool, or plain memory. Every block is a segment. */
+/* Policy without a cache, where every block is a segment: the driver's own pool, or plain memory.
+   - The driver's pool: the block's stream waits for the other uses and gives the block back in its order. What an ended stream had comes back on a stream of the
+     allocator's, behind that one's end. The host never waits.
+   - Plain memory: the host waits for the uses and the device, as ds_free does.
+   - Where that cannot be done now (a use or the free would have to be put on a stream that captures; a call of the driver failed) the block is deferred: it stays pending in its
+     arena's list, and allocations, frees, flushes and changes of the policy try again. At shutdown it ends with its segment. */
 static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, void **out) {
     ds__arena *a = q->a;
     ds__mpool *p = a->pool;
     int async = p->config.backend == DS_MEM_DRIVER_POOL;
+    size_t guard = p->config.guard_bytes;
     void *base = NULL;
-    q->size = request->size <= SIZE_MAX / 4 ? ds__rounded(p, request->size) : SIZE_MAX / 2;
+    q->size = request->size <= SIZE_MAX / 4 ? ds__rounded(p, request->size + guard) : SIZE_MAX / 2;
     q->kind = ds__kind_of(p, q->size);
     DS__REQUIRE(request->alignment <= DS__UNIT, "an alignment of %zu needs the native backend", request->alignment);
     if (ds__captures_open() && ds__is_capturing(q->s))
         return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "only the native backend has memory for captures");
     ds_result r = DS_ERR_OUT_OF_MEMORY;
+    (void)ds__direct_again(a->dev, DS__WAIT_NONE);
     ds__tls.mute++;
     for (int round = 0; round < 3; round++) { /* what other backends have cached goes, then the user is asked */
         r = q->size >= (size_t)1 << 60 ? DS_ERR_OUT_OF_MEMORY : ds__reserve(a, q->size);
@@ -3742,7 +3931,10 @@ static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, 
             if (r < 0) ds__unreserve(a, q->size);
         }
         if (r == DS_OK || !ds__is_shortage(r) || round == 2 || (round == 1 && !ds__call_shortage(a->dev, q->asked))) break;
-        if (round == 0 && !ds__captures_open()) { (void)ds__mem_flush(a->dev, NULL, 0); ds__async_give(a->dev, 0); }
+        if (round > 0 || ds__captures_open()) continue;
+        (void)ds__mem_flush(a->dev, NULL, 0);
+        if (async) DS_IGNORE(ds__driver_of(a->dev->device)->device_synchronize(a->dev->device.index)); /* frees may be on their way */
+        ds__async_give(a->dev, 0);
     }
     ds__tls.mute--;
     if (async && r == DS_OK) atomic_store(&a->dev->async, 1);
@@ -3758,6 +3950,7 @@ static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, 
             b->size = q->size;
             b->seg = seg;
             seg->first = b;
+            seg->direct = 1;
             ds__segment_in(a, seg);
             ds__meters(a, q->kind, DS__RESERVED, (int64_t)q->size);
             ds__count_segment(a, seg, 1);
@@ -3771,10 +3964,15 @@ static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, 
             ds__count_alloc(a, q->kind, (int64_t)b->size, (int64_t)b->asked);
             ds__mem_note(a->dev, DS_ACTION_SEGMENT_ALLOC, (uint64_t)(uintptr_t)base, q->size, a->stream_id, a->pool->id, b->file, b->line, NULL);
             ds__note_block(a, DS_ACTION_ALLOC, b);
-            *out = base;
         }
         ds__arena_unlock(a);
-        if (b) return DS_OK;
+        q->block = b;
+        if (b && a->watched && (r = ds__watched_alloc(q, guard)) < 0) {
+            ds__arena_lock(a);
+            DS_IGNORE(ds__free_slow(a, b));
+            return r;
+        }
+        if (b) { *out = base; return DS_OK; }
         r = DS_ERR_OUT_OF_MEMORY;
     }
     if (base) {
@@ -3783,41 +3981,78 @@ static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, 
         DS_IGNORE(async ? ds__async_free(q->s, base) : ds__segment_free(a->dev->device, base, q->size, 0));
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of %zu bytes", q->asked);
     }
-    if (!ds__is_shortage(r)) return r;
+    if (!ds__is_shortage(r)) {
+        if (!ds__tls.mute) memcpy(ds__tls.error, ds__tls.aside, sizeof ds__tls.error);
+        return r;
+    }
     DS__COUNT_CALL(a, ooms, 1);
     ds__tell_oom(a, q->size);
     ds__oom_report(a->dev, p, q->asked, q->size, r);
     return r;
 }
 
-/* The block is in no list. Stream-ordered: the block's stream waits for the others, then frees; plain: as ds_free. */
-static ds_result ds__direct_free(ds__arena *a, ds__mblock *b) {
-    ds__segment *s = b->seg;
-    ds_result r = DS_OK;
-    char *base = s->base;
-    size_t size = s->size;
-    int kind = s->kind, async = s->source == DS__FROM_ASYNC;
-    ds__tls.mute++;
-    if (async) {
-        ds__stream *stream = ds__pin(&ds__g.streams, a->stream.id);
-        r = ds__record_uses(b);
-        if (r == DS_OK && stream) r = ds__wait_uses(b, a->stream);
-        if (r < 0 && !ds__uses_awaited(b->uses)) /* the stream cannot wait for the others: the host does */
-            for (ds__muse *u = b->uses; u; u = u->next) DS_IGNORE(ds__stream_sync(u->stream, DS__FOREVER));
-        if (!stream) { (void)ds__arena_drain(a); stream = ds__any_stream(a->dev->device); } /* the stream has ended */
-        if (stream) r = ds__async_free(stream, base);
-        if (stream) ds__stream_unpin(stream);
-    } else {
-        r = ds__segment_free(a->dev->device, base, size, 0);
+/* Makes the stream wait for the uses of the block; one that cannot wait need not when they are done. */
+static ds_result ds__direct_wait(ds__mblock *b, ds_stream stream, int wait) {
+    ds_result r = ds__wait_uses(b, stream);
+    if (r < 0 && !ds__captures_open() && (wait ? ds__uses_awaited(b->uses) : ds__uses_done(b->uses))) r = DS_OK;
+    return r;
+}
+
+/* The stream that gives back what others cannot, pinned; NULL: there is none. */
+static ds__stream *ds__direct_giver(ds__mdevice *dev) {
+    ds_stream made = { 0 };
+    uint64_t none = 0;
+    if (!atomic_load(&dev->giver) && ds__stream_new(dev->device, DS__STREAM_NEW, 0, 0, NULL, &made) == DS_OK &&
+        !atomic_compare_exchange_strong(&dev->giver, &none, made.id)) ds__stream_end(made); /* another thread was faster */
+    return ds__pin(&ds__g.streams, atomic_load(&dev->giver));
+}
+
+/* Gives a block of the driver's pool back in the order of its stream. Then, or when its stream has ended: behind that one's end. 1: it was done. */
+static int ds__direct_give(ds__arena *a, ds__mblock *b, int wait) {
+    ds_stream handle = a->stream;
+    ds_result r = DS_ERR_INVALID_HANDLE;
+    ds__stream *s = ds__pin(&ds__g.streams, handle.id);
+    if (s) {
+        if (!ds__capture_of(s) && (r = ds__direct_wait(b, handle, wait)) == DS_OK) r = ds__async_free(s, b->ptr);
+        ds__stream_unpin(s);
+        if (r == DS_OK || !wait) return r == DS_OK;
     }
-    ds__tls.mute--;
+    ds__arena_lock(a);
+    ds_event end = { a->orphan ? a->end.id : 0 };
+    ds__arena_unlock(a);
+    if (!end.id && !wait) return 0; /* nobody knows when the stream is done, or it is another thread's */
+    if (!(s = ds__direct_giver(a->dev))) return 0;
+    handle.id = ds__handle(&s->slot);
+    r = end.id ? ds__wait_event(handle, end, DS__OP_WAIT) : ds__driver_of(a->dev->device)->device_synchronize(a->dev->device.index);
+    if (r == DS_OK || r == DS_ERR_FAILED) r = ds__direct_wait(b, handle, wait);
+    if (r == DS_OK) r = ds__async_free(s, b->ptr);
+    ds__stream_unpin(s);
+    return r == DS_OK;
+}
+
+/* Tries to give a block that is in no list back to the driver. 1: it was done. Nothing is locked. */
+static int ds__direct_try(ds__arena *a, ds__mblock *b, int wait) {
+    DS_IGNORE(ds__record_uses(b));
+    for (ds__muse *u = b->uses; u; u = u->next) if (!u->recorded && !ds__record_now(u)) return 0;
+    if (b->seg->source == DS__FROM_ASYNC) return ds__direct_give(a, b, wait == DS__WAIT_ALL);
+    if (wait == DS__WAIT_NONE || (b->uses && ds__captures_open())) return 0;
+    if (!(wait == DS__WAIT_ALL ? ds__uses_awaited(b->uses) : ds__uses_done(b->uses))) return 0;
+    return ds__segment_free(a->dev->device, b->seg->base, b->seg->size, 0) == DS_OK;
+}
+
+/* The driver has it: its description goes. */
+static void ds__direct_over(ds__arena *a, ds__mblock *b) {
+    ds__segment *s = b->seg;
+    size_t size = s->size;
+    int kind = s->kind;
     ds__arena_lock(a);
     while (!ds__ready(a, kind, 0)) { ds__make_ready(a, kind, 0); ds__arena_lock(a); }
     ds__count_done(a, kind, (int64_t)b->size, (int64_t)b->asked);
     ds__note_block(a, DS_ACTION_FREE_COMPLETED, b);
-    ds__mem_note(a->dev, DS_ACTION_SEGMENT_FREE, (uint64_t)(uintptr_t)base, size, a->stream_id, a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line, NULL);
+    ds__mem_note(a->dev, DS_ACTION_SEGMENT_FREE, (uint64_t)(uintptr_t)s->base, size, a->stream_id, a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line, NULL);
     ds__muses_drop(a, b->uses);
     b->uses = NULL;
+    b->quiet = 0;
     ds__segment_out(a, s);
     ds__meters(a, kind, DS__RESERVED, -(int64_t)size);
     ds__count_segment(a, s, -1);
@@ -3826,7 +4061,60 @@ static ds_result ds__direct_free(ds__arena *a, ds__mblock *b) {
     ds__arena_unlock(a);
     ds__segment_drop(s);
     ds__unreserve(a, size);
-    return r == DS_ERR_FAILED ? DS_OK : r;
+}
+
+static void ds__direct_defer(ds__arena *a, ds__mblock *b) {
+    ds__arena_lock(a);
+    b->quiet = 0;
+    b->list_next = NULL;
+    if (a->deferred_last) a->deferred_last->list_next = b; else a->deferred = b;
+    a->deferred_last = b;
+    a->deferred_count++;
+    ds__arena_unlock(a);
+    atomic_fetch_add(&a->dev->deferred, 1);
+}
+static ds__mblock *ds__direct_next(ds__arena *a) {
+    ds__arena_lock(a);
+    ds__mblock *b = a->deferred;
+    if (b) {
+        if (!(a->deferred = b->list_next)) a->deferred_last = NULL;
+        a->deferred_count--;
+        b->quiet = 1;
+    }
+    ds__arena_unlock(a);
+    if (b) atomic_fetch_sub(&a->dev->deferred, 1);
+    return b;
+}
+
+#define DS__DEFERRED 16 /* of an arena's deferred blocks are tried at a call */
+
+/* Tries the deferred blocks again, those first that have not been tried for longest: a few, or all (DS__WAIT_ALL). Returns the bytes. Nothing is locked. */
+static size_t ds__direct_again(ds__mdevice *dev, int wait) {
+    size_t done = 0;
+    if (DS__LIKELY(!atomic_load(&dev->deferred))) return 0;
+    ds__tls.mute++;
+    for (ds__arena *a = ds__first_arena(dev, &dev->main); a; a = a->next) {
+        ds__arena_lock(a);
+        size_t left = wait == DS__WAIT_ALL || a->deferred_count < DS__DEFERRED ? a->deferred_count : DS__DEFERRED;
+        ds__arena_unlock(a);
+        for (ds__mblock *b; left > 0 && (b = ds__direct_next(a)) != NULL; left--) {
+            size_t size = b->size;
+            if (ds__direct_try(a, b, wait)) { ds__direct_over(a, b); done += size; }
+            else ds__direct_defer(a, b);
+        }
+    }
+    ds__tls.mute--;
+    return done;
+}
+
+/* The block is pending and in no list. */
+static ds_result ds__direct_free(ds__arena *a, ds__mblock *b) {
+    (void)ds__direct_again(a->dev, DS__WAIT_DEVICE);
+    ds__tls.mute++;
+    if (ds__direct_try(a, b, b->seg->source == DS__FROM_ASYNC ? DS__WAIT_NONE : DS__WAIT_ALL)) ds__direct_over(a, b);
+    else ds__direct_defer(a, b);
+    ds__tls.mute--;
+    return DS_OK;
 }
 
 /* ---- public: blocks ---- */
@@ -3839,7 +4127,7 @@ static void ds__describe(const ds__arena *a, const ds__mblock *b, ds_mem_block *
     out->segment = b->seg->base;
     out->segment_size = b->seg->mapped;
     out->device = a->dev->device;
-    out->stream = a->stream_id;
+    out->stream = ds__stream_of(a, b);
     out->pool.id = a->pool->id;
     out->state = (ds_mem_state)b->state;
     if (b->state == DS_BLOCK_LIVE || b->state == DS_BLOCK_PENDING) {
@@ -3929,15 +4217,41 @@ static ds_result ds__mem_setup(void) {
 }
 
 /* Sets a device's policy, which was checked. */
-static ds_result ds__mem_set(ds__mdevice *dev, const ds_mem_config *config) {
-    ds_result r = DS_OK;
-    ds__mem_lock_all(dev);
+/* Totals stop, or go on where they stopped. All is locked. */
+static void ds__freeze(ds__mdevice *dev, int stop) {
+    for (ds__mpool *p = NULL; ; p = p ? p->next : dev->main.next) { /* NULL: the device's own */
+        ds__domain *d = p ? &p->stats : &dev->stats;
+        int64_t now[2][DS__METRICS], total[2][DS__METRICS];
+        ds__domain_now(dev, p, now, total);
+        for (int k = 0; k < 2; k++)
+            for (int m = 0; m < DS__METRICS; m++) {
+                if (stop) d->frozen[k][m] = total[k][m] - now[k][m] + d->freed_base[k][m];
+                else d->freed_base[k][m] = d->frozen[k][m] - (total[k][m] - now[k][m]);
+            }
+        if (p ? !p->next : !dev->main.next) return;
+    }
+}
+
+/* All is locked. */
+static ds_result ds__mem_may_set(ds__mdevice *dev, const ds_mem_config *config) {
     int64_t now[2][DS__METRICS];
     ds__domain_now(dev, NULL, now, NULL);
-    if (config->backend != dev->main.config.backend && now[0][DS__ACTIVE] + now[1][DS__ACTIVE] > 0) {
-        r = ds__fail(DS_ERR_ILLEGAL_STATE, "backend cannot be changed while blocks are allocated");
-    } else {
+    if (config->backend == dev->main.config.backend || now[0][DS__ACTIVE] + now[1][DS__ACTIVE] == 0) return DS_OK;
+    return ds__fail(DS_ERR_ILLEGAL_STATE, "backend cannot be changed while blocks are allocated");
+}
+
+static ds_result ds__mem_set(ds__mdevice *dev, const ds_mem_config *config) {
+    ds_result r = DS_OK;
+    (void)ds__direct_again(dev, DS__WAIT_NONE);
+    ds__mem_lock_all(dev);
+    if ((r = ds__mem_may_set(dev, config)) == DS_OK) {
+        int full = dev->main.full, changes = full != (config->statistics == DS_STATISTICS_FULL);
+        ds__fold(dev); /* peaks may be counted from now on */
+        if (changes) ds__freeze(dev, full);
         ds__mpool_apply(&dev->main, config);
+        for (ds__mpool *p = changes ? dev->main.next : NULL; p; p = p->next) { ds_mem_config own = p->config; ds__mpool_apply(p, &own); }
+        if (dev->main.full) ds__at_peak(&dev->stats.tally, dev->room);
+        for (ds__mpool *p = dev->main.full ? dev->main.next : NULL; p; p = p->next) ds__at_peak(&p->stats.tally, NULL);
         ds__mem_limit(dev);
     }
     ds__mem_unlock_all(dev);
@@ -3963,6 +4277,18 @@ DSDEF ds_result (ds_mem_configure_text)(const char *text) {
     if (r < 0) return r;
     ds_mem_config c = ds__m.config;
     if ((r = ds__mconfig_read(text, &c)) < 0) return r;
+    for (int b = 0; b < DS_BACKEND_COUNT; b++) /* all can, before one does */
+        for (int i = 0; i < DS__MAX_DEVICES; i++) {
+            ds__mdevice *dev = ds__mem_device_at(b, i);
+            if (!dev) continue;
+            ds_mem_config one = dev->main.config;
+            if ((r = ds__mconfig_read(text, &one)) < 0) return r;
+            (void)ds__direct_again(dev, DS__WAIT_NONE);
+            ds__mem_lock_all(dev);
+            r = ds__mem_may_set(dev, &one);
+            ds__mem_unlock_all(dev);
+            if (r < 0) return r;
+        }
     for (int b = 0; b < DS_BACKEND_COUNT; b++)
         for (int i = 0; i < DS__MAX_DEVICES; i++) {
             ds__mdevice *dev = ds__mem_device_at(b, i);
@@ -4022,8 +4348,10 @@ DSDEF ds_result (ds_mem_get_fraction)(ds_device device, double *out) {
     DS__ENTER("ds_mem_get_fraction");
     DS__REQUIRE(out, "out is NULL");
     DS__RESOLVE(device);
+    ds_result r = ds__mem_setup();
+    if (r < 0) return r;
     ds__mdevice *dev = ds__mem_device_at(ds__backend_of(device), device.index);
-    if (dev) *out = dev->main.config.memory_fraction;
+    *out = dev ? dev->main.config.memory_fraction : ds__m.config.memory_fraction;
     return DS_OK;
 }
 
@@ -4103,14 +4431,14 @@ DSDEF ds_result (ds_pool_create)(const ds_pool_desc *desc, ds_pool *out) {
 
 /* Owners come and go; the last one leaves the pool to be emptied. */
 static void ds__mpool_own(ds__mpool *p) {
-    pthread_mutex_lock(&p->dev->lock);
+    ds__mdevice_lock(p->dev);
     p->owners++;
-    pthread_mutex_unlock(&p->dev->lock);
+    ds__mdevice_unlock(p->dev);
 }
 static void ds__mpool_disown(ds__mpool *p) {
-    pthread_mutex_lock(&p->dev->lock);
+    ds__mdevice_lock(p->dev);
     p->owners--;
-    pthread_mutex_unlock(&p->dev->lock);
+    ds__mdevice_unlock(p->dev);
 }
 
 DSDEF ds_result (ds_pool_destroy)(ds_pool pool) {
@@ -4123,10 +4451,10 @@ DSDEF ds_result (ds_pool_destroy)(ds_pool pool) {
     p->dead = 1;
     pthread_mutex_unlock(&ds__m.lock);
     if (gone) return ds__fail(DS_ERR_INVALID_HANDLE, "the pool was destroyed already");
-    pthread_mutex_lock(&p->dev->lock);
+    ds__mdevice_lock(p->dev);
     p->use_on_oom = 0;
     int last = --p->owners == 0;
-    pthread_mutex_unlock(&p->dev->lock);
+    ds__mdevice_unlock(p->dev);
     if (last) (void)ds__mem_flush(p->dev, p, 0);
     return DS_OK;
 }
@@ -4158,9 +4486,9 @@ DSDEF ds_result (ds_pool_use_count)(ds_pool pool, int *out) {
     DS__REQUIRE(out, "out is NULL");
     ds__mpool *p = ds__mpool_of(pool);
     if (!p) return DS_ERR_INVALID_HANDLE;
-    pthread_mutex_lock(&p->dev->lock);
+    ds__mdevice_lock(p->dev);
     *out = p->owners;
-    pthread_mutex_unlock(&p->dev->lock);
+    ds__mdevice_unlock(p->dev);
     return DS_OK;
 }
 DSDEF ds_result (ds_pool_id)(ds_pool pool, uint64_t out_id[2]) {
@@ -4210,6 +4538,13 @@ static void ds__capture_pool_release(void *user) {
     if (atomic_load(&ds__m.closing)) return; /* ds_shutdown ends pools before graphs */
     atomic_fetch_sub(&p->graphs, 1);
     ds__mpool_disown(p);
+}
+
+/* What is allocated in a pool by name while the stream captures stays as long as the graph. */
+static ds_result ds__capture_keep(ds__stream *s, ds__mpool *p) {
+    ds__capture_wish wish = { p->dev, p };
+    void *kept = NULL;
+    return ds__capture_attachment(s, p, ds__capture_pool_make, &wish, ds__capture_pool_release, &kept);
 }
 
 /* The pool of the capture that a stream is in; NULL: it does not capture. */
@@ -4267,7 +4602,7 @@ static void ds__stats(ds__mdevice *dev, ds__mpool *only, ds_mem_stats *out) {
             s->current = now[k][m];
             s->peak = ds__tally_peak(&d->tally, 1 + k, m);
             s->allocated = total[k][m];
-            s->freed = total[k][m] - now[k][m] + d->freed_base[k][m];
+            s->freed = dev->main.full ? total[k][m] - now[k][m] + d->freed_base[k][m] : d->frozen[k][m];
             stat[m][0].current += s->current;
             stat[m][0].allocated += s->allocated;
             stat[m][0].freed += s->freed;
@@ -4323,7 +4658,7 @@ static void ds__reset_peaks(ds__mdevice *dev) {
         ds__domain *d = p ? &p->stats : &dev->stats;
         ds__domain_now(dev, p, now, NULL);
         for (int m = 0; m < DS__METRICS; m++)
-            for (int k = 0; k < 3; k++) atomic_store(&d->tally.peak[k][m], INT64_MIN);
+            for (int k = 0; k < 3; k++) d->tally.peak[k][m] = INT64_MIN;
         ds__domain_peaks(d, now, none);
         for (int m = 0; m < DS__METERS; m++) {
             atomic_store(&d->all[m].peak, atomic_load(&d->all[m].now));
@@ -4334,6 +4669,7 @@ static void ds__reset_peaks(ds__mdevice *dev) {
         if (!p) p = dev->main.next; else p = p->next;
         if (!p) break;
     }
+    ds__at_peak(&dev->stats.tally, dev->room);
 }
 /* What arenas have counted goes to the domains. All is locked. */
 static void ds__fold(ds__mdevice *dev) {
@@ -4342,15 +4678,17 @@ static void ds__fold(ds__mdevice *dev) {
             for (int k = 0; k < 2; k++)
                 for (int m = 0; m < DS__COUNTED + 2; m++) {
                     int counted = m < DS__COUNTED;
-                    int64_t now = atomic_exchange(counted ? &a->own.kind[k].now[m] : &a->own.kind[k].pending[m - DS__COUNTED], 0);
-                    int64_t total = counted ? atomic_exchange(&a->own.kind[k].total[m], 0) : 0;
+                    int64_t now = counted ? a->own.kind[k].now[m] : a->own.kind[k].pending[m - DS__COUNTED];
                     for (ds__tally *to = &dev->stats.tally; to; to = to == &dev->stats.tally && p != &dev->main ? &p->stats.tally : NULL) {
-                        ds__raise(counted ? &to->kind[k].now[m] : &to->kind[k].pending[m - DS__COUNTED], now);
-                        if (counted) ds__raise(&to->kind[k].total[m], total);
+                        *(counted ? &to->kind[k].now[m] : &to->kind[k].pending[m - DS__COUNTED]) += now;
+                        if (counted) to->kind[k].total[m] += a->own.kind[k].total[m];
                     }
                 }
-            a->exact = 1;
+            memset(&a->own, 0, sizeof a->own);
+            ds__count_in(a, 1);
         }
+    memset(dev->room, 0, sizeof dev->room);
+    if (dev->main.full) ds__at_peak(&dev->stats.tally, dev->room);
     atomic_store(&dev->owner, NULL);
 }
 
@@ -4361,8 +4699,9 @@ static void ds__mem_reset_of(ds__mdevice *dev, int peaks) {
     for (ds__mpool *p = NULL; !peaks; ) {
         ds__domain *d = p ? &p->stats : &dev->stats;
         ds__domain_now(dev, p, d->freed_base, NULL);
+        memset(d->frozen, 0, sizeof d->frozen);
         for (int k = 0; k < 2; k++)
-            for (int m = 0; m < DS__COUNTED; m++) atomic_store(&d->tally.kind[k].total[m], 0);
+            for (int m = 0; m < DS__COUNTED; m++) d->tally.kind[k].total[m] = 0;
         for (int m = 0; m < DS__METERS; m++) {
             ds__meter *one[3] = { &d->all[m], &d->meter[0][m], &d->meter[1][m] };
             for (int k = 0; k < 3; k++) { atomic_store(&one[k]->total, 0); atomic_store(&one[k]->freed, 0); }
@@ -4415,7 +4754,7 @@ DS__ONE_STAT(ds_mem_max_cached, reserved_bytes[0].peak)
 
 /* Checks an arena and adds up its blocks. Everything is locked. */
 static ds_result ds__validate_arena(ds__arena *a, int64_t sum[2][DS__METRICS], int64_t meter[2][DS__METERS]) {
-    size_t binned = 0, listed = 0, pending = 0, holes = 0, held = 0;
+    size_t binned = 0, listed = 0, pending = 0, deferred = 0, holes = 0, held = 0;
     size_t seen_free = 0, seen_holes = 0, seen_pending = 0, free_bytes = 0;
     for (int kind = 0; kind < 2; kind++) {
         for (unsigned i = 0; i < DS__BINS; i++) {
@@ -4439,6 +4778,9 @@ static ds_result ds__validate_arena(ds__arena *a, int64_t sum[2][DS__METRICS], i
         pending += b->size;
         listed++;
     }
+    for (const ds__mblock *b = a->deferred; b; b = b->list_next, deferred++)
+        DS__SOUND(b->state == DS_BLOCK_PENDING && !b->quiet && b->seg && b->seg->direct && (b->list_next || b == a->deferred_last), "%p does not belong to the deferred blocks", (void *)b->ptr);
+    DS__SOUND(deferred == a->deferred_count && !a->deferred == !a->deferred_last, "%zu blocks are deferred, %zu were counted", deferred, a->deferred_count);
     DS__SOUND(pending == a->pending_bytes, "%zu bytes are pending, %zu were counted", pending, a->pending_bytes);
     for (const ds__segment *s = a->segments; s; s = s->next) {
         const char *at = s->base;
@@ -4451,6 +4793,7 @@ static ds_result ds__validate_arena(ds__arena *a, int64_t sum[2][DS__METRICS], i
             at += b->size;
             if (b->state != DS_BLOCK_UNMAPPED) mapped += b->size;
             if (b->quiet) { held++; continue; }
+            DS__SOUND(!b->guarded || b->state == DS_BLOCK_LIVE, "the block at %p is freed and still guarded", (void *)b->ptr);
             if (b->state == DS_BLOCK_FREE) {
                 DS__SOUND(!before || before->state != DS_BLOCK_FREE || before->quiet, "two free blocks meet at %p", (void *)b->ptr);
                 free_bytes += b->size;
@@ -4478,7 +4821,8 @@ static ds_result ds__validate_arena(ds__arena *a, int64_t sum[2][DS__METRICS], i
         meter[s->kind][DS__RESERVED] += (int64_t)s->mapped;
     }
     DS__SOUND(seen_free == binned && free_bytes == a->free_bytes, "%zu free blocks, %zu in bins; %zu bytes, %zu counted", seen_free, binned, free_bytes, a->free_bytes);
-    DS__SOUND(held || (seen_holes == holes && seen_pending == listed), "%zu holes, %zu in the list; %zu pending blocks, %zu in the list", seen_holes, holes, seen_pending, listed);
+    listed += deferred;
+    DS__SOUND(held || (seen_holes == holes && seen_pending == listed), "%zu holes, %zu in the list; %zu pending blocks, %zu in the lists", seen_holes, holes, seen_pending, listed);
     return held ? DS_NOT_READY : DS_OK;
 }
 
@@ -5865,7 +6209,7 @@ static void ds__write_settings(ds__ink *k) {
         snprintf(mib, sizeof mib, "%u", 1u << i);
         if (k->pickle) ds__pickle_text(k, mib);
         else { if (i) ds__ink_byte(k, ','); ds__ink_quoted(k, mib); ds__ink_byte(k, ':'); }
-        ds__ink_int(k, c->roundup_power2_divisions[i] ? 1u << (c->roundup_power2_divisions[i] - 1) : 0);
+        ds__ink_int(k, c->roundup_power2_divisions[i] ? (uint64_t)1 << (c->roundup_power2_divisions[i] - 1) : (uint64_t)0);
     }
     ds__ink_close(k);
     ds__put_bool(k, DS__WORD_trace_alloc_overflowed, overflowed);
@@ -6579,7 +6923,8 @@ static ds__arena *ds__host_arena(ds__mdevice *dev) {
     a->dev = dev;
     a->stream_id = UINT64_MAX;
     ds__arena_apply(a);
-    a->exact = a->slow = 1;
+    a->slow = 1;
+    ds__count_in(a, 1);
     a->next = dev->main.arenas;
     dev->main.arenas = a;
     return a;
@@ -6743,8 +7088,10 @@ static ds__segment *ds__pinned_settle(ds__arena *a, ds__mblock *b) {
 }
 
 static int ds__pinned_done(const ds__muse *u) {
-    for (; u; u = u->next)
-        if (u->hold ? !atomic_load(&u->hold->gone) : ds__event_ask(u->event) == DS_NOT_READY) return 0;
+    for (; u; u = u->next) {
+        ds_result r = u->hold ? (atomic_load(&u->hold->gone) ? DS_OK : DS_NOT_READY) : ds__event_ask(u->event);
+        if (r != DS_OK && r != DS_ERR_FAILED) return 0; /* an answer that says nothing of the work is no "done" */
+    }
     return 1;
 }
 /* Locked. */
@@ -8253,7 +8600,9 @@ static void ds__share_shutdown(void) {
 
 /* What was not freed is told by owner, then all memory of a device goes. */
 static void ds__mem_end(ds__mdevice *dev) {
+    ds_stream giver = { atomic_load(&dev->giver) };
     ds__tell_leaks(dev);
+    ds__stream_end(giver);
     for (ds__mpool *p = &dev->main; p; p = p->next) {
         for (ds__arena *a = p->arenas; a; a = a->next) {
             for (ds__segment *s = a->segments; s; s = s->next) {
@@ -8292,6 +8641,7 @@ static void ds__mem_shutdown(void) {
     ds__release(ds__m.shortage);
     ds__release(ds__m.oom);
     for (size_t i = 0; i < sizeof ds__m.root / sizeof ds__m.root[0]; i++) atomic_store(&ds__m.root[i], NULL);
+    for (size_t i = 0; i < DS__MAX_DEVICES; i++) atomic_store(&ds__m.legacy[i], 0);
     while (ds__m.kept) { ds__mkept *next = ds__m.kept->next; ds__release(ds__m.kept); ds__m.kept = next; }
     ds__m.pools = NULL;
     ds__m.sorted = NULL;

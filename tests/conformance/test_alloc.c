@@ -1396,6 +1396,468 @@ static void test_a_block_of_the_drivers_pool_outlives_its_stream(void **state) {
     finish();
 }
 
+/* ---- the quick ways: without debugging, the block that was freed last is not merged yet, and nothing is validated on the way ---- */
+
+static void begin_quickly(int preset, int reuse) {
+    ds_mem_config c = config_of(preset);
+    c.debug = 0;
+    if (reuse >= 0) c.reuse = reuse;
+    begin_with(&c);
+}
+
+static void test_the_block_that_was_freed_last_is_free_like_any_other(void **state) {
+    (void)state;
+    for (int preset = 0; preset < PRESETS; preset++)
+        for (int large = 0; large < 2; large++) {
+            begin_quickly(preset, -1);
+            ds_device d = harness_device(0);
+            ds_stream s = stream(0), other = stream(0);
+            size_t size = large ? 3 * MIB : 6 * KIB;
+            ds_mem_block b;
+            char *p = block(size, s), *q;
+            ok(ds_mem_free(p));
+            assert_int_equal(ds_mem_allocated(d), 0);
+            refused(ds_mem_free(p), DS_ERR_INVALID_VALUE);
+            refused(ds_mem_find(p, &b), DS_ERR_INVALID_VALUE);
+            q = block(size, s); /* where it was */
+            assert_ptr_equal(q, p);
+            ok(ds_mem_validate(d));
+            ok(ds_mem_free(q));
+            refused(ds_mem_find(q + 700, &b), DS_ERR_INVALID_VALUE);
+            refused(ds_mem_record_use(q + 700, other), DS_ERR_INVALID_VALUE);
+            refused(ds_mem_free(q), DS_ERR_INVALID_VALUE);
+            ok(ds_mem_validate(d));
+            p = block(size, s);
+            ok(ds_mem_free(p));
+            q = block(size / 2, s); /* no more than what was asked for */
+            assert_int_equal(size_of(q), size / 2);
+            ok(ds_mem_free(q));
+            p = block(size, s);
+            ok(ds_mem_free(p));
+            p = block(size, s);
+            ok(ds_mem_record_use(p, other)); /* it waits like any other */
+            ok(ds_mem_free(p));
+            ok(ds_stream_synchronize(other));
+            ok(ds_mem_empty_cache(d, NULL));
+            assert_int_equal(stat(0, "active.all.current"), 0);
+            assert_int_equal(ds_mem_reserved(d), 0);
+            p = block(size, s);
+            q = block(size * 2, s);
+            ok(ds_mem_free(p));
+            ok(ds_mem_free(q));
+            size_t released;
+            ok(ds_mem_empty_cache(d, &released));
+            assert_true(released >= 3 * size);
+            assert_int_equal(ds_mem_reserved(d), 0);
+            ok(ds_mem_validate(d));
+            ok(ds_stream_destroy(s)); ok(ds_stream_destroy(other));
+            finish();
+        }
+}
+
+/* A block of a page, so that nothing is left beside it: the next request of its stream has only this one to take. */
+static void test_the_quick_ways_wait_for_other_streams_too(void **state) {
+    (void)state;
+    for (int preset = 0; preset < PRESETS; preset++)
+        for (int way = 0; way < 4; way++) {
+            size_t size = way & 1 ? 8 * MIB : 5000;
+            gate g = { 0 };
+            begin_quickly(preset, -1);
+            ds_stream s = stream(0), other = stream(0);
+            looks *l = looks_create(100000);
+            void *p = block(size, s);
+            paint(p, size, 1, s);
+            ok(ds_stream_wait_stream(other, s));
+            if (way & 2) ok(ds_mem_record_stream(p, other));
+            gate_close(other, &g);
+            look(l, p, size, 1, other);
+            if (!(way & 2)) ok(ds_mem_record_use(p, other));
+            ok(ds_mem_free(p));
+            assert_int_equal(stat(0, "allocation.all.current"), 0);
+            assert_int_equal(stat(0, "active.all.current"), 1);
+            void *q = block(size, s);
+            paint(q, size, 2, s);
+            look(l, q, size, 2, s);
+            assert_int_equal(ds_stream_query(other), DS_NOT_READY);
+            gate_open(&g);
+            ok(ds_stream_synchronize(other));
+            ok(ds_stream_synchronize(s));
+            assert_true(looks_right(l));
+            ok(ds_mem_free(q));
+            looks_destroy(l);
+            ok(ds_stream_destroy(s)); ok(ds_stream_destroy(other));
+            finish();
+        }
+}
+
+/* What is noted of a use is used again for others: nothing of the last one may stick to it. */
+static void test_a_block_that_is_lent_again_waits_for_its_borrower(void **state) {
+    (void)state;
+    for (int preset = 0; preset < PRESETS; preset++)
+        for (int quick = 0; quick < 2; quick++) {
+            enum { SIZE = 8 << 20 };
+            gate g = { 0 };
+            begin_quickly(preset, DS_REUSE_ALWAYS);
+            if (!quick) {
+                ds_mem_config c = config_of(preset);
+                c.reuse = DS_REUSE_ALWAYS;
+                set_config(&c);
+            }
+            ds_stream s = stream(0), t = stream(0), other = stream(0);
+            looks *l = looks_create(100000);
+            void *p = block(SIZE, s);
+            ok(ds_mem_record_use(p, other));
+            ok(ds_mem_free(p));
+            ok(ds_device_synchronize(harness_device(0)));
+            void *q = block(SIZE, s);
+            assert_ptr_equal(q, p);
+            ok(ds_mem_free(q));
+            q = block(SIZE, t);
+            assert_ptr_equal(q, p);
+            paint(q, SIZE, 1, t);
+            ok(ds_mem_record_use(q, t)); /* its own stream's by now */
+            gate_close(t, &g);
+            look(l, q, SIZE, 1, t);
+            ok(ds_mem_free(q));
+            q = block(SIZE, s);
+            paint(q, SIZE, 2, s);
+            look(l, q, SIZE, 2, s);
+            gate_open(&g);
+            ok(ds_device_synchronize(harness_device(0)));
+            assert_true(looks_right(l));
+            ok(ds_mem_free(q));
+            looks_destroy(l);
+            ok(ds_stream_destroy(s)); ok(ds_stream_destroy(t)); ok(ds_stream_destroy(other));
+            finish();
+        }
+}
+
+static void test_the_smallest_pending_block_is_taken(void **state) {
+    (void)state;
+    for (int preset = PRESET_DEFAULT; preset <= PRESET_PLAIN; preset++) {
+        gate g = { 0 };
+        begin(preset);
+        ds_stream s = stream(0), other = stream(0);
+        void *p[3];
+        for (size_t i = 0; i < 3; i++) {
+            p[i] = block((i == 1 ? 12 : 24) * MIB, s);
+            ok(ds_mem_record_use(p[i], other));
+        }
+        gate_close(other, &g);
+        for (int i = 0; i < 3; i++) {
+            ok(ds_mem_record_use(p[i], other));
+            ok(ds_mem_free(p[i]));
+        }
+        void *q = block(11 * MIB, s);
+        assert_ptr_equal(q, p[1]);
+        gate_open(&g);
+        ok(ds_stream_synchronize(s));
+        ok(ds_mem_free(q));
+        ok(ds_stream_destroy(s)); ok(ds_stream_destroy(other));
+        finish();
+    }
+}
+
+/* Another handle of the stream ends, not the stream. */
+static void test_a_stream_goes_on_when_its_wrapper_has_ended(void **state) {
+    (void)state;
+    for (int preset = 0; preset < PRESETS; preset++) {
+        enum { SIZE = 3 << 20 };
+        ds_mem_config c = config_of(preset);
+        ds_stream_native native;
+        gate g = { 0 };
+        c.reuse = DS_REUSE_ALWAYS;
+        begin_with(&c);
+        ds_stream s = stream(0), t = stream(0), w;
+        looks *l = looks_create(100000);
+        void *p = block(SIZE, s);
+        ok(ds_stream_export(s, &native));
+        ok(ds_stream_wrap(&native, DS_BORROW, NULL, NULL, &w));
+        void *q = block(5000, w);
+        ok(ds_mem_free(q));
+        ok(ds_stream_destroy(w));
+        ok(ds_stream_synchronize(s));
+        gate_close(s, &g);
+        paint(p, SIZE, 1, s);
+        look(l, p, SIZE, 1, s);
+        ok(ds_mem_free(p));
+        q = block(SIZE, t); /* behind what the stream does, not behind what it had done when its wrapper ended */
+        paint(q, SIZE, 2, t);
+        gate_open(&g);
+        ok(ds_device_synchronize(harness_device(0)));
+        assert_true(looks_right(l));
+        ok(ds_mem_free(q));
+        looks_destroy(l);
+        ok(ds_stream_destroy(s)); ok(ds_stream_destroy(t));
+        finish();
+    }
+}
+
+static _Atomic size_t bookkeeping;
+static _Atomic int starving; /* no memory for bookkeeping */
+static void *count_alloc(size_t size, void *user) {
+    size_t *p = starving ? NULL : calloc(1, size + 16);
+    (void)user;
+    if (!p) return NULL;
+    *p = size;
+    bookkeeping += size;
+    return (char *)p + 16;
+}
+static void count_free(void *ptr, void *user) {
+    (void)user;
+    if (!ptr) return;
+    size_t *p = (size_t *)(void *)((char *)ptr - 16);
+    bookkeeping -= *p;
+    free(p);
+}
+
+static void test_uses_need_no_more_memory_the_longer_a_program_runs(void **state) {
+    (void)state;
+    for (int preset = 0; preset < PRESETS; preset++) {
+        ds_cpu_desc cpu = { .devices = 2 };
+        ds_init_desc init = { .cpu = &cpu, .allocator = { count_alloc, count_free, NULL } };
+        size_t early = 0;
+        harness_restart(&init);
+        begin(preset);
+        ds_stream s = stream(0), other = stream(0);
+        for (int i = 0; i < 1500; i++) {
+            void *p = block(8 * MIB, s);
+            ok(ds_mem_record_use(p, other));
+            if (i & 1) ok(ds_mem_record_stream(p, s));
+            ok(ds_mem_free(p));
+            if (i % 5 == 0) ok(ds_stream_synchronize(other));
+            if (i % 50 == 49) ok(ds_mem_empty_cache(harness_device(0), NULL));
+            if (i == 299) early = bookkeeping;
+        }
+        ok(ds_device_synchronize(harness_device(0)));
+        ok(ds_mem_empty_cache(harness_device(0), NULL));
+        if (bookkeeping > early + 32 * KIB) fail_msg("%s: %zu bytes after 300 uses, %zu after 1500", preset_name(preset), early, (size_t)bookkeeping);
+        ok(ds_stream_destroy(s)); ok(ds_stream_destroy(other));
+        finish();
+        harness_restart(NULL);
+    }
+}
+
+/* The event is taken at the free: what its stream does later delays nothing. */
+static void test_record_stream_ends_with_the_free(void **state) {
+    (void)state;
+    for (int preset = 0; preset < PRESETS; preset++)
+        for (int quick = 0; quick < 2; quick++) {
+            ds_mem_config c = config_of(preset);
+            gate g = { 0 };
+            if (quick) c.debug = 0;
+            begin_with(&c);
+            ds_stream s = stream(0), other = stream(0);
+            void *p = block(8 * MIB, s);
+            ok(ds_mem_record_stream(p, other));
+            paint(p, 8 * MIB, 1, other);
+            ok(ds_mem_free(p));
+            ok(ds_stream_synchronize(other));
+            gate_close(other, &g);
+            void *q = block(8 * MIB, s);
+            assert_ptr_equal(q, p);
+            ok(ds_mem_free(q));
+            gate_open(&g);
+            ok(ds_stream_destroy(s)); ok(ds_stream_destroy(other));
+            finish();
+        }
+}
+
+static void test_a_label_ends_with_its_block(void **state) {
+    (void)state;
+    for (int preset = 0; preset < PRESETS; preset++)
+        for (int quick = 0; quick < 2; quick++) {
+            ds_mem_config c = config_of(preset);
+            void *p, *q;
+            if (quick) c.debug = 0;
+            begin_with(&c);
+            ds_stream s = stream(0);
+            ok(ds_mem_alloc_with(&(ds_mem_request){ .size = 5000, .stream = s, .label = "first" }, &p));
+            assert_string_equal(find(p).label, "first");
+            ok(ds_mem_free(p));
+            q = block(5000, s);
+            assert_ptr_equal(q, p);
+            assert_null(find(q).label);
+            ok(ds_mem_free(q));
+            ok(ds_stream_destroy(s));
+            finish();
+        }
+}
+
+/* One stream takes what another one has freed and a third one still uses. */
+static void test_a_pending_block_of_another_stream_is_a_block_like_any_other(void **state) {
+    (void)state;
+    for (int preset = 0; preset < PRESETS; preset++)
+        for (int quick = 0; quick < 2; quick++) {
+            enum { SIZE = 8 << 20 };
+            ds_mem_config c = config_of(preset);
+            gate g = { 0 };
+            c.reuse = DS_REUSE_ALWAYS;
+            if (quick) c.debug = 0;
+            begin_with(&c);
+            ds_stream s = stream(0), t = stream(0), other = stream(0);
+            looks *l = looks_create(100000);
+            char *p = block(SIZE, s);
+            size_t reserved = ds_mem_reserved(harness_device(0));
+            paint(p, SIZE, 1, s);
+            ok(ds_stream_wait_stream(other, s));
+            gate_close(other, &g);
+            look(l, p, SIZE, 1, other);
+            ok(ds_mem_record_use(p, other));
+            ok(ds_mem_free(p));
+            ok(ds_mem_set_limit(harness_device(0), reserved));
+            char *q = block(reserved > SIZE ? 12 * MIB : SIZE, t); /* what is left of a segment is too small */
+            if (reserved == SIZE) assert_ptr_equal(q, p);
+            assert_ptr_equal(find(q + 5000).ptr, q);
+            paint(q, SIZE, 2, t);
+            look(l, q, SIZE, 2, t);
+            ok(ds_mem_validate(harness_device(0)));
+            gate_open(&g);
+            ok(ds_device_synchronize(harness_device(0)));
+            assert_true(looks_right(l));
+            ok(ds_mem_free(q));
+            refused(ds_mem_free(q), DS_ERR_INVALID_VALUE);
+            ok(ds_mem_set_limit(harness_device(0), 0));
+            looks_destroy(l);
+            ok(ds_stream_destroy(s)); ok(ds_stream_destroy(t)); ok(ds_stream_destroy(other));
+            finish();
+        }
+}
+
+/* An aligned block is the later part of what was found. */
+static void test_an_aligned_block_has_everything_that_its_request_said(void **state) {
+    (void)state;
+    for (int preset = 0; preset < PRESETS; preset++)
+        for (int lent = 0; lent < 2; lent++) {
+            enum { SIZE = 3 << 20, ALIGNMENT = 2 << 20 };
+            ds_mem_config c = config_of(preset);
+            gate g = { 0 };
+            void *p = NULL;
+            c.reuse = DS_REUSE_ALWAYS;
+            begin_with(&c);
+            ds_stream s = stream(0), t = stream(0), from = lent ? s : t;
+            looks *l = looks_create(100000);
+            void *front = block(5000, from), *low = block(3 * MIB, from); /* so that its front is cut off, as a rule */
+            void *room = block(17 * MIB, from);
+            ok(ds_mem_free(room));
+            int line = __LINE__ + 1;
+            ok(ds_mem_alloc_with(&(ds_mem_request){ .size = SIZE - 100, .stream = t, .alignment = ALIGNMENT, .label = "aligned" }, &p));
+            assert_int_equal((uintptr_t)p % ALIGNMENT, 0);
+            ds_mem_block b = find((char *)p + SIZE - 200);
+            assert_ptr_equal(b.ptr, p);
+            assert_int_equal(b.requested, SIZE - 100);
+            assert_string_equal(b.label, "aligned");
+            assert_int_equal(b.site.line, line);
+            assert_non_null(strstr(b.site.file, "test_alloc.c"));
+            paint(p, SIZE - 512, 1, t);
+            ok(ds_mem_record_use(p, t)); /* nothing to record */
+            gate_close(t, &g);
+            look(l, p, SIZE - 512, 1, t); /* t is its stream, whosever memory it was */
+            ok(ds_mem_free(p));
+            room = block(17 * MIB, from);
+            paint(room, 17 * MIB, 2, from);
+            gate_open(&g);
+            ok(ds_device_synchronize(harness_device(0)));
+            assert_true(looks_right(l));
+            ok(ds_mem_free(room)); ok(ds_mem_free(front)); ok(ds_mem_free(low));
+            ok(ds_mem_validate(harness_device(0)));
+            looks_destroy(l);
+            ok(ds_stream_destroy(s)); ok(ds_stream_destroy(t));
+            finish();
+        }
+}
+
+/* What record_stream promises is not taken back by a use with an event, before it or after it. */
+static void test_record_stream_counts_beside_record_use_in_either_order(void **state) {
+    (void)state;
+    for (int preset = 0; preset < PRESETS; preset++)
+        for (int first = 0; first < 2; first++)
+            for (int fast = 0; fast < 2; fast++) {
+                ds_mem_config c = config_of(preset);
+                gate g = { 0 };
+                if (fast) c.debug = 0;
+                c.reuse = DS_REUSE_NEVER;
+                begin_with(&c);
+                ds_stream s = stream(0), other = stream(0);
+                void *p = block(5000, s);
+                for (int i = 0; i < 2; i++) ok(i == first ? ds_mem_record_stream(p, other) : ds_mem_record_use(p, other));
+                gate_close(other, &g);
+                ok(ds_mem_free(p));
+                void *q = block(5000, s);
+                assert_ptr_not_equal(p, q);
+                gate_open(&g);
+                ok(ds_stream_synchronize(other));
+                ok(ds_mem_free(q));
+                ok(ds_stream_destroy(s));
+                ok(ds_stream_destroy(other));
+                finish();
+            }
+}
+
+static void test_a_split_without_memory_for_its_description_changes_nothing(void **state) {
+    (void)state;
+    for (int preset = 0; preset < PRESETS; preset++) {
+        enum { MANY = 300 };
+        ds_cpu_desc cpu = { .devices = 2 };
+        ds_init_desc init = { .cpu = &cpu, .allocator = { count_alloc, count_free, NULL } };
+        void *p[MANY];
+        int count = 0, refusals = 0;
+        harness_restart(&init);
+        begin(preset);
+        ds_stream s = stream(0);
+        void *room = block(600 * UNIT, s), *rest = block(UNIT, s);
+        ok(ds_mem_free(room));
+        starving = 1;
+        for (int i = 0; i < MANY && refusals < 3; i++) {
+            ds_result r = ds_mem_alloc(UNIT, s, &p[count]);
+            if (r == DS_OK) { count++; continue; }
+            assert_int_equal(r, DS_ERR_OUT_OF_MEMORY);
+            refusals++;
+        }
+        starving = 0;
+        assert_int_equal(refusals, 3);
+        ok(ds_mem_validate(harness_device(0)));
+        room = block(UNIT, s);
+        ok(ds_mem_free(room)); ok(ds_mem_free(rest));
+        while (count) ok(ds_mem_free(p[--count]));
+        ok(ds_stream_destroy(s));
+        finish();
+        harness_restart(NULL);
+    }
+}
+
+/* An event that has noted uses on one device is not asked to note them on another one. */
+static void test_uses_on_one_device_after_the_other_are_noted(void **state) {
+    (void)state;
+    two_devices();
+    for (int preset = 0; preset < PRESETS; preset++) {
+        begin(preset);
+        ds_stream s = stream(0), near = stream(0), far = stream(1);
+        for (int i = 0; i < 6; i++) {
+            gate g = { 0 };
+            looks *l = looks_create(100000);
+            ds_stream user = i & 1 ? far : near;
+            void *p = block(8 * MIB, s);
+            paint(p, 8 * MIB, 1, s);
+            ok(ds_stream_wait_stream(user, s));
+            gate_close(user, &g);
+            look(l, p, 8 * MIB, 1, user);
+            ok(ds_mem_record_use(p, user));
+            ok(ds_mem_free(p));
+            void *q = block(8 * MIB, s);
+            paint(q, 8 * MIB, 2, s);
+            gate_open(&g);
+            ok(ds_stream_synchronize(user));
+            ok(ds_stream_synchronize(s));
+            assert_true(looks_right(l));
+            ok(ds_mem_free(q));
+            looks_destroy(l);
+        }
+        ok(ds_stream_destroy(s)); ok(ds_stream_destroy(near)); ok(ds_stream_destroy(far));
+        finish();
+    }
+}
+
 const struct CMUnitTest tests_alloc[] = {
     DS_TEST(test_an_allocation_counts_and_its_free_takes_it_back_exactly, "torch: test_memory_allocation"),
     DS_TEST(test_size_zero_gives_no_block_and_counts_nothing, "cupy: TestMemoryPool zero size, paddle: ZeroSizeRecordStreamTest"),
@@ -1441,5 +1903,18 @@ const struct CMUnitTest tests_alloc[] = {
     DS_TEST(test_a_process_exits_with_blocks_and_the_driver_is_not_called, "alloc"),
     DS_TEST(test_every_backend_keeps_contents_and_order, "cupy: TestAllocatorDisabled, TestMemoryAsyncPool, paddle: cuda_malloc_async"),
     DS_TEST(test_a_block_of_the_drivers_pool_outlives_its_stream, "cupy: TestMallocAsync::test_stream"),
+    DS_TEST(test_the_block_that_was_freed_last_is_free_like_any_other, "cupy: TestMemoryPool double free"),
+    DS_TEST(test_the_quick_ways_wait_for_other_streams_too, "torch: test_record_stream"),
+    DS_TEST(test_a_block_that_is_lent_again_waits_for_its_borrower, "alloc"),
+    DS_TEST(test_the_smallest_pending_block_is_taken, "alloc"),
+    DS_TEST(test_a_stream_goes_on_when_its_wrapper_has_ended, "alloc"),
+    DS_TEST(test_uses_need_no_more_memory_the_longer_a_program_runs, "peers D6"),
+    DS_TEST(test_record_stream_ends_with_the_free, "torch: test_record_stream"),
+    DS_TEST(test_a_label_ends_with_its_block, "alloc"),
+    DS_TEST(test_a_pending_block_of_another_stream_is_a_block_like_any_other, "alloc"),
+    DS_TEST(test_an_aligned_block_has_everything_that_its_request_said, "alloc"),
+    DS_TEST(test_record_stream_counts_beside_record_use_in_either_order, "alloc"),
+    DS_TEST(test_a_split_without_memory_for_its_description_changes_nothing, "alloc"),
+    DS_TEST(test_uses_on_one_device_after_the_other_are_noted, "alloc"),
 };
 const size_t tests_alloc_count = sizeof tests_alloc / sizeof *tests_alloc;

@@ -46,12 +46,12 @@ static void run_program(history *h, int others) {
             paint(live[k], size, 1, s);
         }
         if (i == 150) ok(ds_mem_reset_peak_stats(harness_device(0)));
+        if (others && (i == 250 || i % 10 == 0)) { /* what is pending ends later without a cache than with one */
+            ok(ds_device_synchronize(harness_device(0)));
+            ok(ds_mem_empty_cache(harness_device(0), NULL));
+        }
         if (i == 250) ok(ds_mem_reset_accumulated_stats(harness_device(0)));
         if (i % 10) continue;
-        if (others) {
-            ok(ds_device_synchronize(harness_device(0)));
-            ok(ds_mem_empty_cache(harness_device(0), NULL)); /* looks for what is done */
-        }
         ok(ds_mem_validate(harness_device(0)));
         check_invariants(0);
         h->at[h->count++] = stats_of(0);
@@ -858,6 +858,285 @@ static void test_the_default_stream_has_memory_like_any_other(void **state) {
     }
 }
 
+/* ---- without a cache: frees that cannot be made at once ---- */
+
+typedef struct freed { void *p; _Atomic int done; } freed;
+static void *free_it(void *user) {
+    freed *f = user;
+    ok_thread(ds_mem_free(f->p));
+    f->done = 1;
+    return NULL;
+}
+static void nap_often(void) { for (int i = 0; i < 60; i++) harness_nap(); }
+
+/* Blocks that are freed and not the driver's again. */
+static int64_t pending_blocks(void) {
+    ok(ds_mem_validate(harness_device(0)));
+    check_invariants(0);
+    return stat(0, "active.all.current") - stat(0, "allocation.all.current");
+}
+
+static void test_a_free_of_plain_memory_waits_for_uses_on_another_device(void **state) {
+    (void)state;
+    two_devices();
+    begin_on(PRESET_DEFAULT, DS_MEM_UNCACHED);
+    for (int late = 0; late < 2; late++) {
+        ds_stream a = stream(0), b = stream(1);
+        gate g = { 0 };
+        freed f = { block(4 * MIB, a), 0 };
+        ok(ds_stream_wait_stream(b, a));
+        gate_close(b, &g);
+        if (late) ok(ds_mem_record_stream(f.p, b));
+        paint(f.p, 4 * MIB, 7, b);
+        if (!late) ok(ds_mem_record_use(f.p, b));
+        pthread_t thread = spawn(free_it, &f);
+        nap_often();
+        assert_int_equal(f.done, 0);
+        assert_int_equal(reserved(0), 4 * MIB);
+        gate_open(&g);
+        join(thread);
+        assert_int_equal(reserved(0), 0);
+        ok(ds_stream_destroy(a)); ok(ds_stream_destroy(b));
+    }
+    finish();
+}
+
+/* The event of such a use cannot be recorded, nor can anyone wait for the stream. */
+static void test_a_use_on_a_stream_that_captures_holds_the_memory_back(void **state) {
+    (void)state;
+    for (int backend = DS_MEM_DRIVER_POOL; backend <= DS_MEM_UNCACHED; backend++)
+        for (int again = 0; again < 3; again++) { /* an allocation, a free, a flush */
+            begin_on(PRESET_DEFAULT, backend);
+            ds_stream a = stream(0), b = stream(0), c = stream(0);
+            gate g = { 0 };
+            ds_graph graph;
+            void *p = block(4 * MIB, a), *q = block(MIB, c);
+            ok(ds_stream_wait_stream(b, a));
+            gate_close(b, &g);
+            paint(p, 4 * MIB, 7, b);
+            ok(ds_mem_record_stream(p, b));
+            ok(ds_capture_begin(b, DS_CAPTURE_RELAXED));
+            ok(ds_mem_free(p));
+            refused(ds_mem_free(p), DS_ERR_INVALID_VALUE);
+            assert_int_equal(pending_blocks(), 1);
+            ok(ds_capture_end(b, &graph));
+            ok(ds_graph_destroy(graph));
+            if (again == 0) { /* waits for nothing, whatever came back */
+                void *more = block(4 * MIB, a);
+                ok(ds_stream_query(c));
+                assert_int_equal(pending_blocks(), backend == DS_MEM_UNCACHED);
+                assert_int_equal(ds_stream_query(b), DS_NOT_READY);
+                gate_open(&g);
+                ok(ds_stream_synchronize(b));
+                paint(more, 4 * MIB, 8, a);
+                ok(ds_mem_free(more));
+                ok(ds_mem_free(q));
+            } else {
+                gate_open(&g);
+                ok(ds_stream_synchronize(b));
+                if (again == 2) {
+                    size_t released = 0;
+                    ok(ds_mem_empty_cache(harness_device(0), &released));
+                    assert_int_equal(released, 4 * MIB);
+                }
+                ok(ds_mem_free(q)); /* now there is an event */
+                ok(ds_stream_synchronize(b));
+                ok(ds_mem_free(block(5000, c)));
+            }
+            assert_int_equal(pending_blocks(), 0);
+            assert_int_equal(reserved(0), 0);
+            ok(ds_stream_destroy(a)); ok(ds_stream_destroy(b)); ok(ds_stream_destroy(c));
+            finish();
+        }
+}
+
+static void test_a_block_is_freed_while_its_stream_captures(void **state) {
+    (void)state;
+    static const ds_capture_mode modes[] = { DS_CAPTURE_GLOBAL, DS_CAPTURE_THREAD_LOCAL, DS_CAPTURE_RELAXED };
+    for (int backend = DS_MEM_DRIVER_POOL; backend <= DS_MEM_UNCACHED; backend++)
+        for (size_t m = 0; m < 3; m++) {
+            begin_on(PRESET_DEFAULT, backend);
+            ds_stream a = stream(0), b = stream(0);
+            ds_graph graph;
+            void *w;
+            ok(ds_host_alloc(8, &w));
+            void *p = block(4 * MIB, a), *used = block(MIB, a), *q = block(5000, b);
+            paint(p, 4 * MIB, 1, a);
+            ok(ds_mem_record_use(used, b));
+            ok(ds_capture_begin(a, modes[m]));
+            ok(ds_fill(w, 1, 1, 8, a));
+            ok(ds_mem_free(p));
+            ok(ds_mem_free(used));
+            refused(ds_mem_free(p), DS_ERR_INVALID_VALUE);
+            assert_int_equal(stat(0, "allocation.all.current"), 1);
+            ok(ds_mem_validate(harness_device(0)));
+            ok(ds_capture_end(a, &graph)); /* it has come through */
+            ds_graph_exec exec = instantiate_graph(graph);
+            ok(ds_graph_launch(exec, a));
+            ok(ds_stream_synchronize(a));
+            assert_int_equal(*(const uint64_t *)w, 0x0101010101010101u);
+            ok(ds_mem_free(q));
+            assert_int_equal(pending_blocks(), 0);
+            assert_int_equal(stat(0, "num_device_free"), 3);
+            assert_int_equal(reserved(0), 0);
+            ok(ds_graph_exec_destroy(exec));
+            ok(ds_graph_destroy(graph));
+            ok(ds_stream_destroy(a)); ok(ds_stream_destroy(b));
+            ok(ds_host_free(w));
+            finish();
+        }
+}
+
+/* At the end of the run: memory that is still held back is neither lost nor a complaint. */
+static void test_memory_that_is_held_back_ends_with_the_library(void **state) {
+    (void)state;
+    for (int backend = DS_MEM_DRIVER_POOL; backend <= DS_MEM_UNCACHED; backend++) {
+        size_t before = 0, after = 0;
+        ds_mem_config c = config_of(PRESET_DEFAULT);
+        c.backend = backend;
+        harness_restart(NULL);
+        ok(ds_device_memory_info(harness_device(0), &before, NULL));
+        set_config(&c);
+        ds_stream a = stream(0), b = stream(0);
+        ds_graph graph;
+        void *p = block(4 * MIB, a);
+        ok(ds_mem_record_stream(p, b));
+        ok(ds_capture_begin(b, DS_CAPTURE_RELAXED));
+        ok(ds_mem_free(p));
+        ok(ds_capture_end(b, &graph));
+        ok(ds_graph_destroy(graph));
+        ok(ds_stream_destroy(a)); ok(ds_stream_destroy(b));
+        assert_int_equal(pending_blocks(), 1);
+        harness_restart(NULL);
+        ok(ds_device_memory_info(harness_device(0), &after, NULL));
+        if (harness_is_cpu()) assert_int_equal(after, before);
+    }
+}
+
+/* The driver's pool: in the order of the stream that has ended, while the host goes on. */
+static void test_a_block_of_an_ended_stream_is_freed_behind_its_work(void **state) {
+    (void)state;
+    for (int captures = 0; captures < 2; captures++) {
+        begin_on(PRESET_DEFAULT, DS_MEM_DRIVER_POOL);
+        ds_stream a = stream(0), b = stream(0), other = stream(0);
+        gate g = { 0 }, h = { 0 };
+        ds_graph graph;
+        freed f[2] = { { block(4 * MIB, a), 0 }, { block(5000, a), 0 } };
+        gate_close(a, &g);
+        gate_close(b, &h);
+        paint(f[0].p, 4 * MIB, 7, a);
+        paint(f[1].p, 5000, 7, b);
+        ok(ds_mem_record_use(f[1].p, b));
+        ok(ds_stream_destroy(a));
+        if (captures) ok(ds_capture_begin(other, DS_CAPTURE_GLOBAL));
+        for (int i = 0; i < 2; i++) {
+            pthread_t thread = spawn(free_it, &f[i]);
+            uint64_t end = now_ns() + 10000000000u;
+            while (!f[i].done && now_ns() < end) harness_nap();
+            int blocked = !f[i].done;
+            if (blocked) { gate_open(&g); gate_open(&h); }
+            join(thread);
+            assert_false(blocked);
+        }
+        if (captures) { ok(ds_capture_end(other, &graph)); ok(ds_graph_destroy(graph)); }
+        void *p = block(3 * MIB, other);
+        paint(p, 3 * MIB, 9, other);
+        assert_int_equal(pending_blocks(), 0);
+        ok(ds_mem_free(p));
+        gate_open(&h);
+        gate_open(&g);
+        ok(ds_stream_destroy(b)); ok(ds_stream_destroy(other));
+        finish();
+    }
+}
+
+/* Nobody knows then when its work is done, so the memory comes back when the host may wait. */
+static void test_a_block_of_a_stream_that_ended_in_a_capture_comes_back_at_a_flush(void **state) {
+    (void)state;
+    for (int backend = DS_MEM_DRIVER_POOL; backend <= DS_MEM_UNCACHED; backend++) {
+        begin_on(PRESET_DEFAULT, backend);
+        ds_stream a = stream(0), b = stream(0);
+        ds_graph graph;
+        void *p = block(4 * MIB, a);
+        paint(p, 4 * MIB, 7, a);
+        ok(ds_capture_begin(b, DS_CAPTURE_RELAXED));
+        ds_event fork;
+        ok(ds_event_create(0, NULL, &fork));
+        ok(ds_event_record(fork, b));
+        ok(ds_stream_wait_event(a, fork));
+        ok(ds_event_record(fork, a));
+        ok(ds_stream_wait_event(b, fork)); /* a is joined, and ends as a part of the capture */
+        ok(ds_stream_destroy(a));
+        ok(ds_mem_free(p));
+        refused(ds_capture_end(b, &graph), DS_ERR_CAPTURE_INVALIDATED);
+        ok(ds_event_destroy(fork));
+        assert_int_equal(stat(0, "allocation.all.current"), 0);
+        ok(ds_stream_destroy(b));
+        finish();
+    }
+}
+
+/* What is freed in another stream's order is waited for before a request fails. */
+static void test_the_drivers_pool_waits_for_frees_that_are_on_their_way(void **state) {
+    (void)state;
+    ds_mem_config c = config_of(PRESET_DEFAULT);
+    scarce sc;
+    c.backend = DS_MEM_DRIVER_POOL;
+    scarce_begin(&sc, 64 * MIB, &c);
+    ds_stream s = stream(0), t = stream(0);
+    gate g = { 0 };
+    void *p = block(40 * MIB, s);
+    gate_close(s, &g);
+    paint(p, 40 * MIB, 1, s);
+    ok(ds_mem_free(p));
+    pthread_t thread = spawn(open_later, &g);
+    void *q = block(40 * MIB, t);
+    join(thread);
+    paint(q, 40 * MIB, 2, t);
+    ok(ds_mem_free(q));
+    ok(ds_stream_destroy(s)); ok(ds_stream_destroy(t));
+    finish();
+    scarce_end(&sc);
+}
+
+/* Threads with streams of their own, streams that come and go, captures here and there. */
+static void *free_much(void *user) {
+    unsigned seed = *(const unsigned *)user;
+    ds_stream s = stream(0), t = stream(0);
+    void *live[8] = { 0 };
+    for (int i = 0; i < 150; i++) {
+        unsigned k = next_random(&seed) % 8;
+        ds_graph graph;
+        int captures = next_random(&seed) % 8;
+        if (live[k]) {
+            if (next_random(&seed) & 1) ok_thread(ds_mem_record_stream(live[k], t));
+            if (captures < 2) ok_thread(ds_capture_begin(captures ? s : t, DS_CAPTURE_THREAD_LOCAL));
+            ok_thread(ds_mem_free(live[k]));
+            live[k] = NULL;
+            if (captures < 2) { ok_thread(ds_capture_end(captures ? s : t, &graph)); ok_thread(ds_graph_destroy(graph)); }
+        } else {
+            size_t size = next_random(&seed) % 100000 + 1;
+            live[k] = block(size, s);
+            paint(live[k], size, k, s);
+        }
+        if (next_random(&seed) % 20 == 0) { ok_thread(ds_stream_destroy(s)); s = stream(0); }
+    }
+    for (int k = 0; k < 8; k++) ok_thread(ds_mem_free(live[k]));
+    ok_thread(ds_stream_destroy(s)); ok_thread(ds_stream_destroy(t));
+    return NULL;
+}
+static void test_threads_free_without_a_cache_beside_captures(void **state) {
+    (void)state;
+    for (int backend = DS_MEM_DRIVER_POOL; backend <= DS_MEM_UNCACHED; backend++) {
+        begin_on(PRESET_DEFAULT, backend);
+        unsigned seed[3] = { 1, 2, 3 };
+        pthread_t thread[3];
+        for (int i = 0; i < 3; i++) thread[i] = spawn(free_much, &seed[i]);
+        for (int i = 0; i < 3; i++) join(thread[i]);
+        finish();
+    }
+}
+
 const struct CMUnitTest tests_alloc_backends[] = {
     DS_TEST(test_all_backends_count_the_same, "cupy: TestMemoryAsyncPool, TestAllocatorDisabled"),
     DS_TEST(test_without_a_cache_every_block_is_the_drivers, "cupy: TestAllocatorDisabled"),
@@ -884,5 +1163,13 @@ const struct CMUnitTest tests_alloc_backends[] = {
     DS_TEST(test_a_stream_that_changes_hands_keeps_its_memory, "alloc"),
     DS_TEST(test_a_stream_with_several_owners_ends_with_the_last, "alloc"),
     DS_TEST(test_the_default_stream_has_memory_like_any_other, "alloc"),
+    DS_TEST(test_a_free_of_plain_memory_waits_for_uses_on_another_device, "alloc"),
+    DS_TEST(test_a_use_on_a_stream_that_captures_holds_the_memory_back, "alloc"),
+    DS_TEST(test_a_block_is_freed_while_its_stream_captures, "alloc"),
+    DS_TEST(test_memory_that_is_held_back_ends_with_the_library, "alloc"),
+    DS_TEST(test_a_block_of_an_ended_stream_is_freed_behind_its_work, "alloc"),
+    DS_TEST(test_a_block_of_a_stream_that_ended_in_a_capture_comes_back_at_a_flush, "alloc"),
+    DS_TEST(test_the_drivers_pool_waits_for_frees_that_are_on_their_way, "peers 108, 110"),
+    DS_TEST(test_threads_free_without_a_cache_beside_captures, "alloc"),
 };
 const size_t tests_alloc_backends_count = sizeof tests_alloc_backends / sizeof *tests_alloc_backends;

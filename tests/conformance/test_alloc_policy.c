@@ -1077,6 +1077,231 @@ static void test_captures_share_a_pool_when_they_are_told_to(void **state) {
     }
 }
 
+/* ---- to the byte ---- */
+
+static void test_a_free_block_serves_every_smaller_request(void **state) {
+    (void)state;
+    begin(PRESET_CUPY); /* no other memory is there */
+    ds_stream s = stream(0);
+    for (size_t size = UNIT; size <= 64 * MIB; size *= 2) {
+        void *p = block(size, s);
+        ok(ds_mem_free(p));
+        for (size_t less = UNIT; less <= size; less *= 2) {
+            void *q = block(less, s);
+            assert_ptr_equal(q, p);
+            assert_int_equal(size_of(q), less);
+            ok(ds_mem_free(q));
+        }
+        assert_int_equal(ds_mem_reserved(harness_device(0)), size);
+        ok(ds_mem_empty_cache(harness_device(0), NULL));
+    }
+    ok(ds_stream_destroy(s));
+    finish();
+}
+
+static void test_the_smallest_rest_is_kept(void **state) {
+    (void)state;
+    for (int preset = 0; preset < PRESETS; preset++) {
+        begin(preset);
+        ds_stream s = stream(0);
+        char *p = block(2 * UNIT, s), *beside = block(UNIT, s);
+        ok(ds_mem_free(p));
+        char *q = block(UNIT, s), *r = block(UNIT, s);
+        assert_ptr_equal(q, p);
+        assert_ptr_equal(r, p + UNIT);
+        assert_int_equal(size_of(q), UNIT);
+        ok(ds_mem_free(beside)); ok(ds_mem_free(q)); ok(ds_mem_free(r));
+        ok(ds_stream_destroy(s));
+        finish();
+    }
+}
+
+static void test_the_maximal_split_size_counts_to_the_byte(void **state) {
+    (void)state;
+    ds_mem_config c = torch_with("max_split_size_mb:20");
+    begin_with(&c);
+    ds_stream s = stream(0);
+    void *p = block(20 * MIB, s);
+    assert_int_equal(stat(0, "oversize_allocations.current"), 1);
+    assert_int_equal(stat(0, "oversize_segments.current"), 1);
+    ok(ds_mem_free(p));
+    void *q = block(15 * MIB, s); /* smaller, so it gets none of that size */
+    assert_ptr_not_equal(q, p);
+    assert_int_equal(ds_mem_reserved(harness_device(0)), (20 + 16) * MIB);
+    void *r = block(5 * MIB, s); /* now there are two of that size, and one of them is split for it */
+    assert_int_equal(size_of(r), 5 * MIB);
+    assert_int_equal(ds_mem_reserved(harness_device(0)), (20 + 16 + 20) * MIB);
+    void *t = block(20 * MIB, s); /* the other one */
+    assert_int_equal(size_of(t), 20 * MIB);
+    assert_int_equal(ds_mem_reserved(harness_device(0)), (20 + 16 + 20) * MIB);
+    p = block(30 * MIB, s);
+    ok(ds_mem_free(p));
+    void *u = block(20 * MIB, s); /* blocks of that size are not split */
+    assert_ptr_equal(u, p);
+    assert_int_equal(size_of(u), 30 * MIB);
+    ok(ds_mem_free(t));
+    assert_int_equal(stat(0, "oversize_allocations.current"), 1);
+    ok(ds_mem_set_limit(harness_device(0), ds_mem_reserved(harness_device(0))));
+    p = block(16 * MIB, s); /* the one of that size makes room, before everything does */
+    assert_int_equal(stat(0, "num_alloc_retries"), 0);
+    ok(ds_mem_free(u));
+    assert_int_equal(stat(0, "oversize_allocations.current"), 0);
+    ok(ds_mem_free(p)); ok(ds_mem_free(q)); ok(ds_mem_free(r));
+    ok(ds_stream_destroy(s));
+    finish();
+}
+
+/* What is made for one request is not split for the next one. */
+static void test_an_oversize_block_is_split_for_nobody_else(void **state) {
+    (void)state;
+    for (int quick = 0; quick < 2; quick++) {
+        ds_mem_config c = config_of(PRESET_PLAIN);
+        if (quick) c.debug = 0;
+        c.segment_growth = 0;
+        c.max_split_size = 8 * MIB;
+        begin_with(&c);
+        ds_stream s = stream(0);
+        void *p = block(8 * MIB, s);
+        ok(ds_mem_free(p));
+        void *q = block(5 * MIB, s);
+        assert_ptr_not_equal(q, p);
+        ok(ds_mem_free(q));
+        ok(ds_stream_destroy(s));
+        finish();
+    }
+}
+
+/* A block that could still grow is kept for what needs it. */
+static void test_a_block_in_front_of_a_hole_is_the_last_to_be_used(void **state) {
+    (void)state;
+    begin(PRESET_DEFAULT);
+    ds_stream s = stream(0);
+    char *p = block(3 * MIB, s), *q = block(3 * MIB, s);
+    ok(ds_mem_free(p)); /* 2 MiB are free behind q, at the end */
+    char *r = block(2 * MIB, s);
+    assert_ptr_equal(r, p);
+    ok(ds_mem_free(q)); ok(ds_mem_free(r));
+    ok(ds_mem_empty_cache(harness_device(0), NULL));
+    static const size_t sizes[] = { 10, 22, 12, 20, 8 };
+    char *part[5];
+    for (int i = 0; i < 5; i++) {
+        part[i] = block(sizes[i] * MIB, s);
+        if (i > 0) assert_ptr_equal(part[i], part[i - 1] + sizes[i - 1] * MIB);
+    }
+    for (int i = 3; i > 0; i -= 2) { /* 4 MiB stay in front of a hole, then 6 MiB */
+        ok(ds_mem_free(part[i]));
+        ok(ds_mem_empty_cache(harness_device(0), NULL));
+    }
+    assert_int_equal(ds_mem_reserved(harness_device(0)), (72 - 32) * MIB);
+    p = block(3 * MIB, s); /* among them the smallest that is large enough */
+    assert_ptr_equal(p, part[3]);
+    ok(ds_mem_free(p));
+    for (int i = 0; i < 5; i += 2) ok(ds_mem_free(part[i]));
+    ok(ds_stream_destroy(s));
+    finish();
+}
+
+static void test_garbage_is_large_blocks_only(void **state) {
+    (void)state;
+    ds_mem_config c = torch_with("garbage_collection_threshold:0.5");
+    c.limit = 100 * MIB;
+    begin_with(&c);
+    ds_stream s = stream(0);
+    void *large = block(22 * MIB, s), *old = block(5000, s);
+    ok(ds_mem_free(old));
+    ok(ds_mem_free(large));
+    for (int i = 0; i < 10; i++) {
+        large = block(22 * MIB, s);
+        ok(ds_mem_free(large));
+    }
+    void *kept = block(40 * MIB, s), *more = block(24 * MIB, s);
+    assert_int_equal(stat(0, "segment.small_pool.current"), 1);
+    assert_ptr_equal(block(5000, s), old);
+    ok(ds_mem_free(old)); ok(ds_mem_free(kept)); ok(ds_mem_free(more));
+    ok(ds_stream_destroy(s));
+    finish();
+}
+
+static void test_emptying_the_cache_waits_for_each_stream_that_used_a_block(void **state) {
+    (void)state;
+    for (int preset = 0; preset < PRESETS; preset++)
+        for (int held = 0; held < 2; held++) {
+            gate g = { 0 };
+            begin(preset);
+            ds_stream s = stream(0), user[2] = { stream(0), stream(0) };
+            looks *l = looks_create(1000);
+            void *p = block(5000, s);
+            paint(p, 5000, 73, s);
+            for (int i = 0; i < 2; i++) {
+                ok(ds_stream_wait_stream(user[i], s));
+                if (i == held) gate_close(user[i], &g);
+                look(l, p, 5000, 73, user[i]);
+                ok(ds_mem_record_use(p, user[i]));
+            }
+            ok(ds_mem_free(p));
+            pthread_t thread = spawn(open_later, &g);
+            ok(ds_mem_empty_cache(harness_device(0), NULL));
+            assert_true(looks_right(l)); /* what was to be read was read */
+            assert_int_equal(ds_mem_reserved(harness_device(0)), 0);
+            join(thread);
+            looks_destroy(l);
+            ok(ds_stream_destroy(s)); ok(ds_stream_destroy(user[0])); ok(ds_stream_destroy(user[1]));
+            finish();
+        }
+}
+
+static void test_a_trim_leaves_the_low_pages(void **state) {
+    (void)state;
+    begin(PRESET_DEFAULT);
+    ds_stream s = stream(0);
+    char *p = block(64 * MIB, s);
+    ok(ds_mem_free(p));
+    ok(ds_mem_trim(harness_device(0), 24 * MIB, NULL));
+    assert_int_equal(ds_mem_reserved(harness_device(0)), 24 * MIB);
+    char *q = block(24 * MIB, s);
+    assert_ptr_equal(q, p);
+    assert_int_equal(ds_mem_reserved(harness_device(0)), 24 * MIB);
+    ok(ds_mem_free(q));
+    ok(ds_stream_destroy(s));
+    finish();
+}
+
+/* Address space that is empty has the pages of the policy that it was reserved under. */
+static void test_pages_are_those_of_the_policy_that_counts(void **state) {
+    (void)state;
+    static const int order[] = { PRESET_DEFAULT, PRESET_TORCH_GROWING, PRESET_DEFAULT };
+    for (int i = 0; i < 3; i++) {
+        begin(order[i]);
+        ds_stream s = stream(0);
+        void *p = block(3 * MIB, s);
+        assert_int_equal(ds_mem_reserved(harness_device(0)), (order[i] == PRESET_DEFAULT ? 8 : 20) * MIB);
+        ok(ds_mem_free(p));
+        ok(ds_mem_empty_cache(harness_device(0), NULL));
+        ok(ds_stream_destroy(s));
+        finish();
+    }
+}
+
+static void test_the_backend_is_not_changed_under_pending_blocks(void **state) {
+    (void)state;
+    gate g = { 0 };
+    begin(PRESET_DEFAULT);
+    ds_mem_config c = config_of(PRESET_DEFAULT);
+    ds_stream s = stream(0), other = stream(0);
+    void *p = block(5000, s);
+    gate_close(other, &g);
+    ok(ds_mem_record_use(p, other));
+    ok(ds_mem_free(p));
+    c.backend = DS_MEM_UNCACHED;
+    refused(ds_mem_configure(harness_device(0), &c), DS_ERR_ILLEGAL_STATE);
+    gate_open(&g);
+    ok(ds_stream_synchronize(other));
+    ok(ds_mem_empty_cache(harness_device(0), NULL));
+    ok(ds_mem_configure(harness_device(0), &c));
+    ok(ds_stream_destroy(s)); ok(ds_stream_destroy(other));
+    finish();
+}
+
 const struct CMUnitTest tests_alloc_policy[] = {
     DS_TEST(test_sizes_are_rounded_up_to_512, "cupy: test_round_size"),
     DS_TEST(test_segments_have_torchs_sizes_under_its_preset, "torch: test_graph_memory_stats sizes"),
@@ -1113,5 +1338,15 @@ const struct CMUnitTest tests_alloc_policy[] = {
     DS_TEST(test_threads_use_pools_and_empty_the_cache_at_once, "torch: test_mempool_emptycache_multithread"),
     DS_TEST(test_a_block_freed_in_a_pushed_pool_is_free_at_once, "torch: test_mempool_block_free_not_deferred"),
     DS_TEST(test_captures_share_a_pool_when_they_are_told_to, "torch: test_graph_two_successive, peers b.8 e.4 10"),
+    DS_TEST(test_a_free_block_serves_every_smaller_request, "alloc"),
+    DS_TEST(test_the_smallest_rest_is_kept, "alloc"),
+    DS_TEST(test_the_maximal_split_size_counts_to_the_byte, "torch: test_max_split_expandable"),
+    DS_TEST(test_an_oversize_block_is_split_for_nobody_else, "alloc"),
+    DS_TEST(test_a_block_in_front_of_a_hole_is_the_last_to_be_used, "alloc"),
+    DS_TEST(test_garbage_is_large_blocks_only, "torch: test_garbage_collect_expandable"),
+    DS_TEST(test_emptying_the_cache_waits_for_each_stream_that_used_a_block, "alloc"),
+    DS_TEST(test_a_trim_leaves_the_low_pages, "alloc"),
+    DS_TEST(test_pages_are_those_of_the_policy_that_counts, "alloc"),
+    DS_TEST(test_the_backend_is_not_changed_under_pending_blocks, "alloc"),
 };
 const size_t tests_alloc_policy_count = sizeof tests_alloc_policy / sizeof *tests_alloc_policy;

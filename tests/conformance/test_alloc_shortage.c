@@ -836,6 +836,58 @@ static void test_a_write_behind_a_block_is_reported_at_its_free(void **state) {
     }
 }
 
+/* 512 bytes behind what was asked for, wherever the block ends; not where none were filled. */
+static void test_guards_lie_behind_what_was_asked_for_and_count_where_they_were_filled(void **state) {
+    (void)state;
+    static const struct { size_t size, alignment, written; int damaged; } ways[] = {
+        { 1000, 0, 1000, 0 }, { 1000, 0, 1001, 1 }, { 1000, 0, 1024, 1 }, { 1001, 0, 1001, 0 }, { 1001, 0, 1005, 1 }, { 1000, 0, 1511, 1 },
+        { 20 * MIB - 424 * KIB, 0, 20 * MIB - 424 * KIB, 0 }, { 20 * MIB - 424 * KIB, 0, 20 * MIB - 424 * KIB + 512, 1 }, { 3 * MIB, 0, 3 * MIB + 1, 1 },
+        { 1024, MIB, 1024, 0 }, { 1024, MIB, 1536, 1 } };
+    for (int preset = 0; preset < PRESETS + 2; preset++) {
+        ds_init_desc init = { .log_fn = keep_log, .log_level = DS_LOG_WARNING };
+        ds_mem_config c = config_of(preset % PRESETS), without = c;
+        ds_graph graph;
+        if (preset >= PRESETS) without.backend = c.backend = preset - PRESETS + DS_MEM_DRIVER_POOL;
+        c.guard_bytes = 512;
+        harness_restart(&init);
+        set_config(&without);
+        logged.count = 0;
+        ds_stream s = stream(0), other = stream(0);
+        void *from_before = block(MIB, s), *beside_a_capture, *p;
+        set_config(&c);
+        ok(ds_fill(from_before, 7, 1, MIB, s));
+        ok(ds_mem_free(from_before));
+        ok(ds_capture_begin(other, DS_CAPTURE_THREAD_LOCAL));
+        beside_a_capture = block(MIB, s);
+        ok(ds_capture_end(other, &graph));
+        ok(ds_graph_destroy(graph));
+        ok(ds_fill(beside_a_capture, 7, 1, MIB, s));
+        ok(ds_mem_free(beside_a_capture));
+        assert_int_equal(logged.count, 0);
+        for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+            if (ways[i].alignment && preset >= PRESETS) continue;
+            ok(ds_mem_alloc_with(&(ds_mem_request){ .size = ways[i].size, .stream = s, .alignment = ways[i].alignment, .label = "the one" }, &p));
+            ok(ds_fill(p, 7, 1, ways[i].written, s));
+            ok(ds_mem_free(p));
+            if (logged.count != ways[i].damaged || (logged.count && !logged_with("the one", "behind their end")))
+                fail_msg("policy %d, way %zu: %d warnings, %s", preset, i, logged.count, logged.count ? logged.text[0] : "");
+            logged.count = 0;
+        }
+        p = block(1000, s); /* the policy goes, its guards stay until their blocks are freed */
+        set_config(&without);
+        ok(ds_fill(p, 7, 1, 1100, s));
+        ok(ds_mem_free(p));
+        assert_int_equal(logged.count, 1);
+        p = block(1000, s);
+        ok(ds_fill(p, 7, 1, 1024, s));
+        ok(ds_mem_free(p));
+        assert_int_equal(logged.count, 1);
+        ok(ds_stream_destroy(s)); ok(ds_stream_destroy(other));
+        finish();
+        harness_restart(NULL);
+    }
+}
+
 static void test_blocks_that_are_left_at_shutdown_are_reported_by_label(void **state) {
     (void)state;
     clear_memory();
@@ -879,6 +931,178 @@ static void test_nothing_is_reported_when_all_blocks_were_freed(void **state) {
     for (int i = 0; i < logged.count; i++) fail_msg("\"%s\"", logged.text[i]);
 }
 
+/* ---- what a refusal leaves behind ---- */
+
+static void test_what_the_device_refuses_counts_for_nothing(void **state) {
+    (void)state;
+    for (int preset = 0; preset < PRESETS; preset++) {
+        scarce sc;
+        ds_mem_config c = config_of(preset);
+        c.limit = 180 * MIB;
+        scarce_begin(&sc, 96 * MIB, &c);
+        ds_stream s = stream(0);
+        void *p = &p;
+        for (int i = 0; i < 4; i++) {
+            refused(ds_mem_alloc(120 * MIB, s, &p), DS_ERR_OUT_OF_MEMORY); /* not the limit */
+            assert_null(p);
+            assert_int_equal(ds_mem_reserved(harness_device(0)), 0);
+            assert_int_equal(stat(0, "num_device_alloc"), stat(0, "num_device_free"));
+        }
+        p = block(60 * MIB, s); /* nor is it used up */
+        assert_true(ds_mem_reserved(harness_device(0)) >= 60 * MIB);
+        ok(ds_mem_free(p));
+        ok(ds_stream_destroy(s));
+        finish();
+        scarce_end(&sc);
+    }
+}
+
+/* Segments are made larger than a request needs, if there is room for that. */
+static void test_a_segment_is_as_large_as_there_is_room_for(void **state) {
+    (void)state;
+    begin(PRESET_PLAIN);
+    ds_stream s = stream(0);
+    void *p = block(80 * MIB, s), *q;
+    assert_int_equal(ds_mem_reserved(harness_device(0)), 80 * MIB);
+    ok(ds_mem_set_limit(harness_device(0), 90 * MIB));
+    q = block(6 * MIB, s);
+    assert_int_equal(ds_mem_reserved(harness_device(0)), 90 * MIB);
+    assert_int_equal(stat(0, "num_alloc_retries"), 0);
+    ok(ds_mem_free(p)); ok(ds_mem_free(q));
+    ok(ds_stream_destroy(s));
+    finish();
+}
+
+static void test_a_pools_limit_is_kept_to_the_byte(void **state) {
+    (void)state;
+    for (int preset = 0; preset < PRESETS; preset++) {
+        if (preset == PRESET_TORCH_GROWING) continue; /* pages of 20 MiB */
+        begin(preset);
+        ds_stream s = stream(0);
+        ds_pool pool;
+        void *p, *q = &p;
+        ok(ds_pool_create(&(ds_pool_desc){ .device = harness_device(0), .limit = 24 * MIB }, &pool));
+        ds_mem_request r = { .size = 24 * MIB, .stream = s, .pool = pool };
+        ok(ds_mem_alloc_with(&r, &p));
+        assert_int_equal(pool_stat(pool, "reserved_bytes.all.current"), (int64_t)(24 * MIB));
+        r.size = 1;
+        refused(ds_mem_alloc_with(&r, &q), DS_ERR_LIMIT_EXCEEDED);
+        assert_null(q);
+        ok(ds_mem_free(p));
+        ok(ds_pool_empty_cache(pool, NULL));
+        r.size = 24 * MIB;
+        for (int i = 0; i < 3; i++) { /* what the device's limit refuses is not the pool's */
+            ok(ds_mem_set_limit(harness_device(0), 10 * MIB));
+            refused(ds_mem_alloc_with(&r, &q), DS_ERR_LIMIT_EXCEEDED);
+            ok(ds_mem_set_limit(harness_device(0), 0));
+        }
+        ok(ds_mem_alloc_with(&r, &p));
+        ok(ds_mem_free(p));
+        ok(ds_pool_destroy(pool));
+        ok(ds_stream_destroy(s));
+        finish();
+    }
+}
+
+/* A callback that says that it has freed something is believed once. */
+static void test_a_callback_is_asked_once_for_each_request(void **state) {
+    (void)state;
+    for (int preset = 0; preset < PRESETS; preset++) {
+        begin(preset);
+        ds_stream s = stream(0);
+        helper h = { .lie = 1 };
+        void *none = &s;
+        ok(ds_mem_on_shortage(give_one, &h));
+        ok(ds_mem_set_limit(harness_device(0), 16 * MIB));
+        for (int i = 1; i < 4; i++) {
+            refused(ds_mem_alloc(50 * MIB, s, &none), DS_ERR_LIMIT_EXCEEDED);
+            assert_null(none);
+            assert_int_equal(h.calls, i);
+        }
+        ok(ds_mem_remove_on_shortage(give_one, &h));
+        ok(ds_mem_set_limit(harness_device(0), 0));
+        ok(ds_stream_destroy(s));
+        finish();
+    }
+}
+
+static void test_what_the_device_refuses_counts_for_nothing_on_any_backend(void **state) {
+    (void)state;
+    for (int backend = 0; backend < 3; backend++) {
+        scarce sc;
+        ds_mem_config c = config_of(PRESET_DEFAULT);
+        c.backend = backend;
+        c.limit = 180 * MIB;
+        scarce_begin(&sc, 96 * MIB, &c);
+        ds_stream s = stream(0);
+        void *p = &p;
+        for (int i = 0; i < 4; i++) {
+            refused(ds_mem_alloc(120 * MIB, s, &p), DS_ERR_OUT_OF_MEMORY);
+            assert_null(p);
+            assert_int_equal(ds_mem_reserved(harness_device(0)), 0);
+            assert_int_equal(stat(0, "num_device_alloc"), stat(0, "num_device_free"));
+        }
+        p = block(60 * MIB, s);
+        ok(ds_mem_free(p));
+        ok(ds_stream_destroy(s));
+        finish();
+        scarce_end(&sc);
+    }
+}
+
+/* The driver's own pool keeps what was freed, as a cache does. */
+static void test_what_the_drivers_pool_keeps_is_given_back_in_need(void **state) {
+    (void)state;
+    scarce sc;
+    ds_mem_config c = config_of(PRESET_DEFAULT), native = c;
+    c.backend = DS_MEM_DRIVER_POOL;
+    scarce_begin(&sc, 96 * MIB, &c);
+    ds_stream s = stream(0);
+    void *p = block(64 * MIB, s);
+    ok(ds_mem_free(p));
+    ok(ds_stream_synchronize(s));
+    set_config(&native);
+    p = block(64 * MIB, s);
+    paint(p, 64 * MIB, 1, s);
+    ok(ds_mem_free(p));
+    ok(ds_stream_synchronize(s));
+    ok(ds_stream_destroy(s));
+    finish();
+    scarce_end(&sc);
+}
+
+/* The damage is done by another stream, some time after the free was asked for. */
+static void test_a_late_write_behind_a_block_is_reported_too(void **state) {
+    (void)state;
+    for (int preset = 0; preset < PRESETS; preset++) {
+        ds_init_desc init = { .log_fn = keep_log, .log_level = DS_LOG_WARNING };
+        ds_mem_config c = config_of(preset);
+        gate g = { 0 };
+        c.guard_bytes = 512;
+        clear_memory();
+        harness_restart(&init);
+        set_config(&c);
+        logged.count = 0;
+        ds_stream s = stream(0), other = stream(0);
+        void *bad, *after;
+        ok(ds_mem_alloc_with(&(ds_mem_request){ .size = 1024, .stream = s, .label = "off by some" }, &bad));
+        after = block(1024, s);
+        ok(ds_stream_wait_stream(other, s));
+        gate_close(other, &g);
+        ok(ds_fill(bad, 7, 1, 1030, other));
+        ok(ds_mem_record_use(bad, other));
+        pthread_t thread = spawn(open_later, &g);
+        ok(ds_mem_free(bad));
+        assert_true(logged_with("off by some", "test_alloc_shortage.c"));
+        join(thread);
+        ok(ds_mem_free(after));
+        assert_int_equal(logged.count, 1);
+        ok(ds_stream_destroy(s)); ok(ds_stream_destroy(other));
+        finish();
+        harness_shutdown();
+    }
+}
+
 const struct CMUnitTest tests_alloc_shortage[] = {
     DS_TEST(test_a_limit_is_kept_to_the_byte, "cupy: test_alloc_limit"),
     DS_TEST(test_cached_memory_does_not_count_against_a_limit, "cupy: test_alloc_limit_fragmented"),
@@ -909,7 +1133,15 @@ const struct CMUnitTest tests_alloc_shortage[] = {
     DS_TEST(test_threads_that_compete_for_memory_all_come_to_their_end, "paddle: retry_allocator_test"),
     DS_TEST(test_freed_memory_is_poisoned_on_request, "alloc"),
     DS_TEST(test_a_write_behind_a_block_is_reported_at_its_free, "alloc"),
+    DS_TEST(test_guards_lie_behind_what_was_asked_for_and_count_where_they_were_filled, "alloc"),
     DS_TEST(test_blocks_that_are_left_at_shutdown_are_reported_by_label, "alloc"),
     DS_TEST(test_nothing_is_reported_when_all_blocks_were_freed, "alloc"),
+    DS_TEST(test_what_the_device_refuses_counts_for_nothing, "alloc"),
+    DS_TEST(test_a_segment_is_as_large_as_there_is_room_for, "alloc"),
+    DS_TEST(test_a_pools_limit_is_kept_to_the_byte, "cupy: test_set_limit_size"),
+    DS_TEST(test_a_callback_is_asked_once_for_each_request, "alloc"),
+    DS_TEST(test_what_the_device_refuses_counts_for_nothing_on_any_backend, "alloc"),
+    DS_TEST(test_what_the_drivers_pool_keeps_is_given_back_in_need, "cupy: TestMemoryAsyncPool"),
+    DS_TEST(test_a_late_write_behind_a_block_is_reported_too, "alloc"),
 };
 const size_t tests_alloc_shortage_count = sizeof tests_alloc_shortage / sizeof *tests_alloc_shortage;

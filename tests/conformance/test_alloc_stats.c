@@ -506,6 +506,163 @@ static void test_a_free_that_waits_for_a_stream_is_completed_later(void **state)
     }
 }
 
+/* ---- peaks ---- */
+
+static void test_the_peak_of_active_bytes_counts_both_kinds_and_what_is_pending(void **state) {
+    (void)state;
+    for (int preset = 0; preset < PRESETS; preset++)
+        for (int large_first = 0; large_first < 2; large_first++) {
+            gate g = { 0 };
+            begin(preset);
+            ds_stream s = stream(0), user = stream(0);
+            void *p = block(large_first ? 3 * MIB : 1000, s);
+            int64_t size = (int64_t)size_of(p);
+            gate_close(user, &g);
+            ok(ds_mem_record_use(p, user));
+            ok(ds_mem_free(p));
+            void *q = block(large_first ? 1000 : 3 * MIB, s);
+            size += (int64_t)size_of(q);
+            ds_mem_stats st = stats_of(0);
+            assert_int_equal(st.active[DS_STAT_ALL].current, 2);
+            assert_int_equal(st.active[DS_STAT_ALL].peak, 2);
+            assert_int_equal(st.active_bytes[DS_STAT_ALL].peak, size);
+            gate_open(&g);
+            ok(ds_stream_synchronize(user));
+            ok(ds_mem_free(q));
+            ok(ds_stream_destroy(s)); ok(ds_stream_destroy(user));
+            finish();
+        }
+}
+
+static void *allocate_once(void *arg) {
+    ok_thread(ds_mem_free(block(1000, *(ds_stream *)arg)));
+    return NULL;
+}
+
+/* As soon as a second thread has allocated, peaks are set in advance: never below the truth, and above it by a bound. */
+static void test_peaks_of_several_threads_are_never_too_low(void **state) {
+    (void)state;
+    for (int preset = 0; preset < PRESETS; preset++)
+        for (int way = 0; way < 4; way++) {
+            enum { MANY = 150 };
+            void *p[MANY];
+            gate g = { 0 };
+            begin(preset);
+            ds_stream s = stream(0), user = stream(0);
+            ok_thread(ds_mem_free(block(1000, s)));
+            join(spawn(allocate_once, &s));
+            size_t size = way & 1 ? 300000 : 512;
+            if (way & 2) gate_close(user, &g);
+            int64_t most = 0;
+            ds_mem_stats st;
+            for (int i = 0; i < MANY; i++) {
+                p[i] = block(size, s);
+                st = stats_of(0);
+                if (st.active_bytes[DS_STAT_ALL].current > most) most = st.active_bytes[DS_STAT_ALL].current;
+                if (way & 2) { /* it is active all the same */
+                    ok(ds_mem_record_use(p[i], user));
+                    ok(ds_mem_free(p[i]));
+                }
+                check_invariants(0);
+            }
+            st = stats_of(0);
+            if (st.active_bytes[DS_STAT_ALL].peak > most + (int64_t)size + 512 + st.peak_bound)
+                fail_msg("%s, %d: a peak of %lld bytes, %lld in truth, bound %lld", preset_name(preset), way, (long long)st.active_bytes[DS_STAT_ALL].peak,
+                         (long long)most, (long long)st.peak_bound);
+            if (way & 2) gate_open(&g);
+            else for (int i = 0; i < MANY; i++) ok(ds_mem_free(p[i]));
+            ok(ds_device_synchronize(harness_device(0)));
+            ok(ds_stream_destroy(s)); ok(ds_stream_destroy(user));
+            finish();
+        }
+}
+
+/* Small blocks first, then large ones: both kinds have been as high as all of it. */
+static void test_room_below_the_peaks_is_given_out_once(void **state) {
+    (void)state;
+    for (int preset = 0; preset < PRESETS; preset++) {
+        enum { MANY = 40 };
+        void *p[MANY];
+        begin(preset);
+        ds_stream s = stream(0), other = stream(0);
+        for (int large = 0; large < 2; large++) {
+            for (int i = 0; i < (large ? MANY / 4 : MANY); i++) p[i] = block(large ? 4 * MIB : MIB, s);
+            for (int i = 0; i < (large ? MANY / 4 : MANY); i++) ok(ds_mem_free(p[i]));
+        }
+        assert_int_equal(stat(0, "allocated_bytes.all.peak"), (int64_t)(MANY * MIB));
+        join(spawn(allocate_once, &other));
+        ds_mem_stats st = stats_of(0);
+        assert_true(st.allocated_bytes[DS_STAT_ALL].peak <= (int64_t)(MANY * MIB) + st.peak_bound);
+        assert_true(st.allocation[DS_STAT_ALL].peak <= MANY + st.peak_bound_count);
+        ok(ds_stream_destroy(s)); ok(ds_stream_destroy(other));
+        finish();
+    }
+}
+
+typedef struct text { char *at; size_t count; } text;
+
+static int write_text(const char *data, size_t size, void *user) {
+    text *t = user;
+    char *more = realloc(t->at, t->count + size + 1);
+    if (!more) return 1;
+    memcpy(more + t->count, data, size);
+    t->at = more;
+    t->count += size;
+    more[t->count] = 0;
+    return 0;
+}
+
+static int occurrences(const char *at, const char *what) {
+    int n = 0;
+    while ((at = strstr(at, what)) != NULL) { n++; at++; }
+    return n;
+}
+
+/* Without observers, and with nothing left out, a free that is done at once is written down in one go. */
+static void test_history_has_both_ends_of_each_free(void **state) {
+    (void)state;
+    for (int quick = 0; quick < 2; quick++) {
+        ds_mem_config c = config_of(PRESET_DEFAULT);
+        text t = { NULL, 0 };
+        if (quick) c.debug = 0;
+        begin_with(&c);
+        ds_stream s = stream(0);
+        ok(ds_mem_history_start(NULL));
+        for (size_t i = 1; i < 8; i++) ok(ds_mem_free(block(i * 700, s)));
+        ok(ds_mem_history_stop());
+        ok(ds_mem_snapshot(DS_SNAPSHOT_JSON, 0, (ds_pool){ 0 }, write_text, &t));
+        assert_int_equal(occurrences(t.at, "\"alloc\""), 7);
+        assert_int_equal(occurrences(t.at, "\"free_requested\""), 7);
+        assert_int_equal(occurrences(t.at, "\"free_completed\""), 7);
+        free(t.at);
+        ok(ds_stream_destroy(s));
+        finish();
+    }
+}
+
+/* A request that fails was never there. */
+static void test_a_request_that_fails_raises_no_peak(void **state) {
+    (void)state;
+    for (int preset = 0; preset < PRESETS; preset++)
+        for (int threads = 0; threads < 2; threads++) {
+            void *none = NULL;
+            begin(preset);
+            ds_stream s = stream(0), other = stream(0);
+            ok_thread(ds_mem_free(block(1000, s)));
+            if (threads) join(spawn(allocate_once, &other));
+            ok(ds_mem_set_limit(harness_device(0), 64 * MIB));
+            int64_t most = stat(0, "allocated_bytes.all.peak");
+            refused(ds_mem_alloc(512 * MIB, s, &none), DS_ERR_LIMIT_EXCEEDED);
+            ds_mem_stats st = stats_of(0);
+            if (st.allocated_bytes[DS_STAT_ALL].peak > most + st.peak_bound)
+                fail_msg("%s, %d: a peak of %lld bytes, bound %lld", preset_name(preset), threads, (long long)st.allocated_bytes[DS_STAT_ALL].peak,
+                         (long long)st.peak_bound);
+            ok(ds_mem_set_limit(harness_device(0), 0));
+            ok(ds_stream_destroy(s)); ok(ds_stream_destroy(other));
+            finish();
+        }
+}
+
 const struct CMUnitTest tests_alloc_stats[] = {
     DS_TEST(test_every_statistic_of_a_kib_has_its_name_and_its_value, "torch: test_memory_stats of test_accelerator"),
     DS_TEST(test_every_name_of_a_statistic_is_known, "torch: memory_stats keys"),
@@ -520,5 +677,10 @@ const struct CMUnitTest tests_alloc_stats[] = {
     DS_TEST(test_the_peak_of_threads_that_take_turns_is_within_its_bound, "paddle: stats_test"),
     DS_TEST(test_observers_see_each_event_once, "cupy: TestMemoryHook::test_hook, torch: AllocatorTraceTracker"),
     DS_TEST(test_a_free_that_waits_for_a_stream_is_completed_later, "torch: AllocatorTraceTracker"),
+    DS_TEST(test_the_peak_of_active_bytes_counts_both_kinds_and_what_is_pending, "torch: test_memory_stats"),
+    DS_TEST(test_peaks_of_several_threads_are_never_too_low, "alloc"),
+    DS_TEST(test_room_below_the_peaks_is_given_out_once, "alloc"),
+    DS_TEST(test_history_has_both_ends_of_each_free, "torch: test_memory_snapshot"),
+    DS_TEST(test_a_request_that_fails_raises_no_peak, "alloc"),
 };
 const size_t tests_alloc_stats_count = sizeof tests_alloc_stats / sizeof *tests_alloc_stats;

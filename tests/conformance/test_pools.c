@@ -1103,6 +1103,74 @@ static void test_pools_that_come_and_go_leave_nothing_behind(void **state) {
     assert_int_equal(kept_bytes, 0);
 }
 
+/* Its last blocks are still in use by another stream when it is long gone. */
+static void test_pending_blocks_of_a_pool_that_is_gone_are_waited_for(void **state) {
+    (void)state;
+    for (int preset = 0; preset < PRESETS; preset++) {
+        gate g = { 0 };
+        begin(preset);
+        ds_stream s = stream(0), user = stream(0);
+        ds_pool pool = new_pool();
+        void *p = block_in(pool, 3 * MIB, s);
+        ok(ds_pool_destroy(pool));
+        gate_close(user, &g);
+        ok(ds_mem_record_use(p, user));
+        ok(ds_mem_free(p));
+        pthread_t thread = spawn(open_later, &g);
+        ok(ds_mem_empty_cache(harness_device(0), NULL));
+        assert_int_equal(ds_mem_reserved(harness_device(0)), 0);
+        join(thread);
+        ok(ds_stream_destroy(s)); ok(ds_stream_destroy(user));
+        finish();
+    }
+}
+
+/* A description of a pool is used again: nothing of the old one may show. */
+static void test_a_new_pool_has_nothing_of_one_that_is_gone(void **state) {
+    (void)state;
+    for (int preset = 0; preset < PRESETS; preset++)
+        for (int captured = 0; captured < 2; captured++) {
+            begin(preset);
+            harness_warm_up();
+            ds_stream s = stream(0);
+            ds_pool pool;
+            ds_graph g;
+            void *p, *q;
+            for (int i = 0; i < 3; i++) { /* as many as were ever there at once */
+                ok(ds_pool_create(&(ds_pool_desc){ .device = harness_device(0), .limit = 4 * MIB, .no_split = 1, .use_on_oom = 1 }, &pool));
+                p = block_in(pool, 1000, s);
+                ok(ds_mem_free(p));
+                ok(ds_pool_destroy(pool));
+                ok(ds_mem_empty_cache(harness_device(0), NULL));
+            }
+            if (captured) {
+                harness_watch(s);
+                ok(ds_capture_begin(s, DS_CAPTURE_GLOBAL));
+                p = block(24 * MIB, s);
+                q = block(1000, s);
+                pool = find(p).pool;
+            } else {
+                pool = new_pool();
+                p = block_in(pool, 24 * MIB, s);
+                q = block_in(pool, 1000, s);
+            }
+            assert_int_equal(size_of(q), 1024);
+            if (!captured) {
+                assert_int_equal(pool_stat(pool, "allocation.all.allocated"), 2);
+                assert_int_equal(pool_stat(pool, "allocation.all.freed"), 0);
+                ok(ds_pool_destroy(pool));
+            } else {
+                paint(p, 1000, 1, s);
+                ok(ds_capture_end(s, &g));
+                ok(ds_graph_destroy(g));
+            }
+            ok(ds_mem_free(p)); ok(ds_mem_free(q));
+            ok(ds_stream_destroy(s));
+            await_graphs_memory(0);
+            finish();
+        }
+}
+
 const struct CMUnitTest tests_pools[] = {
     DS_TEST(test_a_pool_has_memory_of_its_own, "cupy: test_set_allocator"),
     DS_TEST(test_memory_in_a_pool_is_kept_by_stream, "alloc"),
@@ -1139,5 +1207,7 @@ const struct CMUnitTest tests_pools[] = {
     DS_TEST(test_an_upstream_does_not_change_where_a_block_comes_from, "alloc"),
     DS_TEST(test_snapshots_name_the_pool_of_each_segment, "torch: test_pool_id_in_snapshot"),
     DS_TEST(test_pools_that_come_and_go_leave_nothing_behind, "peers D6"),
+    DS_TEST(test_pending_blocks_of_a_pool_that_is_gone_are_waited_for, "alloc"),
+    DS_TEST(test_a_new_pool_has_nothing_of_one_that_is_gone, "peers D6"),
 };
 const size_t tests_pools_count = sizeof tests_pools / sizeof *tests_pools;
