@@ -6982,7 +6982,7 @@ static void ds__barrier(void) {
    not on hot paths. */
 static void ds__reclaim(void) {
     ds__thread *ended = NULL;
-    if (DS__LIKELY(atomic_load_explicit(&ds__g.dead, memory_order_acquire) == 0) || ds__tls.upper_locked) return;
+    if (DS__LIKELY(atomic_load_explicit(&ds__g.dead, memory_order_acquire) == 0) || ds__tls.upper_locked || !ds__tls.thread) return; /* a thread without pins is no help yet */
     ds__lock_take(&ds__g.lock);
     for (ds__thread **p = &ds__g.threads; *p; ) {
         ds__thread *t = *p;

@@ -138,7 +138,7 @@ typedef struct ds_mem_request {
     size_t size;       /**< bytes */
     ds_stream stream;  /**< required */
     ds_pool pool;      /**< 0: the pool in use on this thread (ds_pool_push), else the device's */
-    size_t alignment;  /**< power of two, up to 2 MiB; 0: 512 */
+    size_t alignment;  /**< power of two, up to 2 MiB; 0: 512, the only one where blocks are not split (ds_pool_desc.no_split) */
     const char *label; /**< who owns it; must live as long as the block and as a history that is recorded; NULL: the thread's label (ds_mem_label_push) */
 } ds_mem_request;
 /** As ds_mem_alloc, with more to say. */
@@ -192,7 +192,8 @@ DSDEF DS_MUST_USE ds_result ds_mem_trim(ds_device device, size_t keep, size_t *o
 /* ---- pools ------------------------------------------------------------------------------------------------------- */
 
 /** Upstream of a pool, with the signatures of torch.cuda.memory.CUDAPluggableAllocator; `stream` is the native stream, NULL when that has ended.
-    Memory aligned to 512, or NULL. It may call ds_alloc; the thread is relaxed (ds_capture_exchange_mode) meanwhile. */
+    Memory aligned to 512, or NULL. It may call ds_alloc, and allocate from other pools, but not from its own (DS_ERR_NOT_PERMITTED), and pools that the thread has
+    pushed do not count; the thread is relaxed (ds_capture_exchange_mode) meanwhile. */
 typedef void *(*ds_upstream_alloc_fn)(ptrdiff_t size, int device, void *stream);
 /** Gives back what ds_upstream_alloc_fn gave, when no work uses it any more. */
 typedef void (*ds_upstream_free_fn)(void *ptr, ptrdiff_t size, int device, void *stream);
@@ -638,6 +639,7 @@ typedef struct ds__muse {
     ds__hold *hold;               /* pinned memory: a capture's use, which has no event */
     int64_t device;               /* which the event belongs to */
     uint64_t capture;             /* the event is part of this capture; 0: of none */
+    uint8_t lost;                 /* its stream has ended, and its event could not be recorded there */
     _Atomic uint8_t recorded;     /* 0: will be, at the free (ds_mem_record_stream) or when a capture is over; 1: it is; DS__RECORDING */
 } ds__muse;
 
@@ -674,6 +676,13 @@ struct ds__mblock {
 #endif
 enum { DS__FLAGS_LIVE = DS__FLAGS(DS_BLOCK_LIVE, 0), DS__FLAGS_PARKED = DS__FLAGS(DS_BLOCK_FREE, 1) };
 
+/* A granule with many blocks, cut finer. */
+enum { DS__DENSE_SHIFT = 16, DS__ROW_BITS = 5, DS__ROW_FROM = 8 /* blocks */ };
+typedef struct ds__finer {
+    struct ds__finer *next;        /* of the segment, or spare */
+    ds__mblock *at[1 << DS__ROW_BITS];
+} ds__finer;
+
 struct ds__segment {
     ds__segment *next, *prev;     /* in the arena's list; free ones in the device's */
     ds__arena *_Atomic arena;     /* NULL: not in use */
@@ -682,7 +691,8 @@ struct ds__segment {
     size_t mapped;                /* bytes of memory behind it */
     size_t page;                  /* growing: the unit of mapping; plain: 0 */
     ds__mblock *first;
-    ds__mblock **granule;         /* live blocks by address: the first that starts in each 1 << shift bytes */
+    ds__mblock **granule;         /* live blocks by address: the first that starts in each 1 << shift bytes; lowest bit: a ds__finer instead */
+    struct ds__finer *rows;
     unsigned shift;
     uint8_t kind, source;         /* DS__SMALL or DS__LARGE; DS__FROM_* */
     uint8_t oversize;             /* counted among those of max_split_size or more */
@@ -709,7 +719,10 @@ typedef struct ds__tally {
     int64_t peak[3][DS__METRICS]; /* DS_STAT_ALL, small, large; of active ones: only where more is active than allocated */
 } ds__tally;
 /* How much more may become active before a peak has to be looked at: in a kind, or in both. */
-typedef struct ds__headroom { int64_t of[DS__COUNTED]; } ds__headroom;
+typedef struct ds__headroom {
+    int64_t of[DS__COUNTED];
+    int64_t owed[2];              /* of what has become pending since: blocks, bytes. When it is done it is room again; what was pending before is none */
+} ds__headroom;
 /* Counted where the driver is called, and for plain segments; under the device's lock or by atomic operations. */
 typedef struct ds__meter { _Atomic int64_t now, peak, total, freed; } ds__meter;
 enum { DS__SEGMENT = 0, DS__RESERVED, DS__SPLIT, DS__SPLIT_BYTES, DS__METERS };
@@ -729,7 +742,7 @@ struct ds__arena {
     ds__lock lock;
     _Atomic uint8_t orphan;       /* the stream has ended */
     uint8_t exact;                /* 1: counts in the domains' tallies; 0: in its own */
-    uint8_t watched;              /* calls of this arena take the long way: poison, guards, debug */
+    _Atomic uint8_t watched;      /* calls of this arena take the long way: poison, guards, debug */
     uint8_t slow, slow_free;      /* requests do, and frees, for whatever reason of the pool's */
     uint8_t fresh;                /* ds__wanted.fresh of the request that is looked for */
     uint8_t full, own_pool;       /* totals and peaks are counted; the pool is not the device's default one */
@@ -755,6 +768,7 @@ struct ds__arena {
     uint64_t tick;                /* counts requests */
     ds__mblock *spare_blocks;     /* descriptions to be used again */
     ds__muse *spare_uses;
+    ds__finer *spare_rows;
     pthread_mutex_t grow;         /* held by who changes the segments */
     ds__bins bins[2];
 };
@@ -764,7 +778,8 @@ struct ds__mpool {
     uint64_t name[2];             /* torch's id */
     ds__mpool *next;              /* all of a device */
     ds__mdevice *dev;
-    ds_mem_config config;
+    ds_mem_config config;         /* for those who hold a lock of an arena, or the device's */
+    const ds_mem_config *_Atomic policy; /* the same for all others (ds__policy), but the limits: a copy that stays */
     ds_upstream_alloc_fn alloc_fn;
     ds_upstream_free_fn free_fn;
     ds_resource upstream;         /* then alloc_fn and free_fn are only not NULL */
@@ -1331,6 +1346,7 @@ static struct {
     uint64_t serial;
     ds__segment *free_segments;
     struct ds__mkept *kept;                  /* what is freed at shutdown only */
+    struct ds__mpolicy *policies;            /* all there were; the registry is locked */
     ds__mpool **pools;                       /* those with handles */
     uint32_t pool_count, pool_room;
     uint64_t next_pool;
@@ -1349,6 +1365,7 @@ static struct {
 static __thread struct {
     unsigned labels, pools, in_shortage;
     int upstream_empty;   /* of the request that runs: a pool's upstream gave nothing */
+    const struct ds__inside *inside; /* upstreams that run */
     uint32_t epoch;       /* ds__g.epoch of the pushes */
     const char *label[DS__LABELS];
     ds_pool pool[DS__POOL_PUSHES];
@@ -1439,7 +1456,7 @@ static int ds__arena_drain(ds__arena *a);
 static void ds__async_give(ds__mdevice *dev, size_t keep);
 typedef struct ds__wanted ds__wanted;
 static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, void **out);
-static void ds__align(ds__wanted *q, size_t align);
+static void ds__align(ds__wanted *q, size_t align, size_t size);
 static ds_result ds__validate(ds__mdevice *dev);
 static void ds__mem_limit(ds__mdevice *dev);
 static void ds__mem_shutdown(void);
@@ -1491,6 +1508,7 @@ static ds__mdevice *ds__mem_device_at(int backend, int index) {
 }
 
 static ds_result ds__mem_setup(void);
+static ds_mem_config ds__usual_config(void);
 
 /* What an arena has from its pool, at hand for every call. */
 static void ds__arena_apply(ds__arena *a) {
@@ -1503,8 +1521,32 @@ static void ds__arena_apply(ds__arena *a) {
     a->slow_free |= a->slow || p->oversize; /* for good: blocks of before are counted */
 }
 
-/* Sets what follows from a pool's configuration. */
-static void ds__mpool_apply(ds__mpool *p, const ds_mem_config *config) {
+/* A copy of a policy that stays, the same one whenever it comes again. The limits are not part of it: they change by themselves. NULL and the sentence: no memory. */
+typedef struct ds__mpolicy { struct ds__mpolicy *next; uint64_t pad; ds_mem_config config; } ds__mpolicy;
+static const ds_mem_config *ds__policy_keep(const ds_mem_config *config) {
+    ds_mem_config c;
+    memcpy(&c, config, sizeof c); /* compared with its padding: at worst there is one more */
+    c.limit = 0;
+    c.memory_fraction = 1;
+    pthread_mutex_lock(&ds__m.registry);
+    ds__mpolicy *k = ds__m.policies;
+    while (k && memcmp(&k->config, &c, sizeof c) != 0) k = k->next;
+    if (!k && (k = ds__mkeep_unlocked(sizeof *k)) != NULL) {
+        memcpy(&k->config, &c, sizeof c);
+        k->next = ds__m.policies;
+        ds__m.policies = k;
+    }
+    pthread_mutex_unlock(&ds__m.registry);
+    if (!k) ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a policy");
+    return k ? &k->config : NULL;
+}
+static const ds_mem_config *ds__policy(ds__mpool *p) { return atomic_load_explicit(&p->policy, memory_order_acquire); }
+
+/* Sets a pool's configuration and what follows from it. The device is locked with all arenas of the pool, or nobody knows them yet. 0 and the sentence: no memory. */
+static int ds__mpool_apply(ds__mpool *p, const ds_mem_config *config) {
+    const ds_mem_config *policy = ds__policy_keep(config);
+    if (!policy) return 0;
+    atomic_store_explicit(&p->policy, policy, memory_order_release);
     p->config = *config;
     p->rounds = 0;
     for (int i = 0; i < 16; i++) p->rounds |= config->roundup_power2_divisions[i] != 0;
@@ -1516,6 +1558,14 @@ static void ds__mpool_apply(ds__mpool *p, const ds_mem_config *config) {
     p->split_above[DS__SMALL] = DS__UNIT;
     p->split_above[DS__LARGE] = config->single_pool ? DS__UNIT : config->segment_growth ? 64 * 1024 : DS__MIB + 1;
     for (ds__arena *a = p->arenas; a; a = a->next) ds__arena_apply(a);
+    return 1;
+}
+/* The device's configuration as it stands. */
+static ds_mem_config ds__config_of(ds__mdevice *dev) {
+    ds__mdevice_lock(dev);
+    ds_mem_config c = dev->main.config;
+    ds__mdevice_unlock(dev);
+    return c;
 }
 
 /* The memory of a device (resolved), made at its first use. NULL: no memory, and the sentence is set. */
@@ -1538,10 +1588,13 @@ static ds__mdevice *ds__mem_device(ds_device device) {
             dev->has_space = -1;
             dev->main.dev = dev;
             dev->main.owners = 1;
-            ds__mpool_apply(&dev->main, &ds__m.config);
-            ds__mem_limit(dev);
-            atomic_store_explicit(&ds__m.device[backend][device.index], dev, memory_order_release);
-            ds__mem_history_join(dev);
+            if (ds__mpool_apply(&dev->main, &ds__m.config)) {
+                ds__mem_limit(dev);
+                atomic_store_explicit(&ds__m.device[backend][device.index], dev, memory_order_release);
+                ds__mem_history_join(dev);
+            } else {
+                dev = NULL;
+            }
         }
     }
     pthread_mutex_unlock(&ds__m.lock);
@@ -1586,6 +1639,7 @@ static ds__mpool *ds__mpool_again(ds__mdevice *dev, const ds_mem_config *config,
         for (const ds__arena *a = p->arenas; a && empty; a = a->next) empty = !ds__arena_has_memory(a);
         if (empty) found = p;
     }
+    if (found && !ds__policy_keep(config)) found = NULL;
     if (found) {
         ds__fold(dev); /* what it has counted remains the device's */
         memset(&found->stats, 0, sizeof found->stats);
@@ -1599,7 +1653,7 @@ static ds__mpool *ds__mpool_again(ds__mdevice *dev, const ds_mem_config *config,
         found->dead = 0;
         found->limit = 0;
         found->owners = 1;
-        ds__mpool_apply(found, config);
+        (void)ds__mpool_apply(found, config);
         ds__mpool_name(found, (uint32_t)found->id);
     }
     ds__mem_unlock_all(dev);
@@ -1625,7 +1679,6 @@ static ds__mpool *ds__mpool_new(ds__mdevice *dev, const ds_mem_config *config, c
     p->dev = dev;
     p->owners = 1;
     p->label = copy;
-    ds__mpool_apply(p, config);
     if (ds__m.pool_count == ds__m.pool_room) {
         uint32_t room = ds__m.pool_room ? 2 * ds__m.pool_room : 16;
         ds__mpool **more = ds__alloc(room * sizeof *more);
@@ -1641,14 +1694,19 @@ static ds__mpool *ds__mpool_new(ds__mdevice *dev, const ds_mem_config *config, c
         ds__m.pools = more;
         ds__m.pool_room = room;
     }
-    ds__m.pools[ds__m.pool_count++] = p;
-    ds__mpool_name(p, ds__m.pool_count);
-    pthread_mutex_unlock(&ds__m.lock);
     ds__mdevice_lock(dev);
-    p->next = dev->main.next;
-    dev->main.next = p;
+    int applied = ds__mpool_apply(p, config);
+    if (applied) {
+        ds__m.pools[ds__m.pool_count++] = p;
+        ds__mpool_name(p, ds__m.pool_count);
+        p->next = dev->main.next;
+        dev->main.next = p;
+    }
     ds__mdevice_unlock(dev);
-    return p;
+    pthread_mutex_unlock(&ds__m.lock);
+    if (applied) return p;
+    ds__release(copy);
+    return NULL;
 }
 
 /* ---- locks ---- */
@@ -1755,6 +1813,7 @@ __attribute__((noinline)) static void ds__at_peak(ds__tally *t, ds__headroom *ro
             if (m < DS__ACTIVE || left < *at) *at = left;
         }
     }
+    for (int k = 0; room && k < 3; k++) memset(room[k].owed, 0, sizeof room[k].owed);
 }
 
 /* Adds with one instruction: a vector's load behind single stores waits for them. */
@@ -1801,15 +1860,19 @@ __attribute__((always_inline)) static inline void ds__count_alloc(ds__arena *a, 
         if (full) ds__at_peak(&a->pool->stats.tally, NULL);
     }
 }
-/* What is pending leaves its room when it is done. */
+/* Changes what is allocated and pending. */
 __attribute__((always_inline)) static inline void ds__count_move(ds__arena *a, int kind, int64_t count, int64_t size, int64_t asked, int64_t pending, int64_t pending_bytes) {
     ds__tally_move(a->tally, kind, count, size, asked, pending, pending_bytes);
-    if (DS__LIKELY(a->measured)) {
-        ds__room_less(&a->room[kind], count + pending, size + pending_bytes, asked);
-        ds__room_less(&a->room[2], count + pending, size + pending_bytes, asked);
-    }
     if (DS__UNLIKELY(a->own_pool) && a->exact) ds__tally_move(&a->pool->stats.tally, kind, count, size, asked, pending, pending_bytes);
 }
+/* A live block ends, or is cut: by so many blocks and bytes. */
+__attribute__((always_inline)) static inline void ds__count_less(ds__arena *a, int kind, int64_t count, int64_t size, int64_t asked) {
+    ds__count_move(a, kind, -count, -size, -asked, 0, 0);
+    if (DS__UNLIKELY(!a->measured)) return;
+    ds__room_less(&a->room[kind], -count, -size, -asked);
+    ds__room_less(&a->room[2], -count, -size, -asked);
+}
+
 /* Where an arena counts from now on. All is locked, or the arena is nobody's yet. */
 static void ds__count_in(ds__arena *a, int exact) {
     a->exact = (uint8_t)exact;
@@ -1818,9 +1881,21 @@ static void ds__count_in(ds__arena *a, int exact) {
 }
 
 /* A block was freed and is done; it was freed and is still in use; that one is done now. */
-static inline void ds__count_free(ds__arena *a, int kind, int64_t size, int64_t asked) { ds__count_move(a, kind, -1, -size, -asked, 0, 0); }
-static void ds__count_pending(ds__arena *a, int kind, int64_t size) { ds__count_move(a, kind, -1, -size, 0, 1, size); }
-static void ds__count_done(ds__arena *a, int kind, int64_t size, int64_t asked) { ds__count_move(a, kind, 0, 0, -asked, -1, -size); }
+static inline void ds__count_free(ds__arena *a, int kind, int64_t size, int64_t asked) { ds__count_less(a, kind, 1, size, asked); }
+static void ds__count_pending(ds__arena *a, int kind, int64_t size) {
+    ds__count_move(a, kind, -1, -size, 0, 1, size);
+    for (int k = kind; k < 3; k += 2 - kind) { a->room[k].owed[0]++; a->room[k].owed[1] += size; }
+}
+static void ds__count_done(ds__arena *a, int kind, int64_t size, int64_t asked) {
+    ds__count_move(a, kind, 0, 0, -asked, -1, -size);
+    for (int k = kind; k < 3; k += 2 - kind) {
+        ds__headroom *r = &a->room[k];
+        int64_t count = r->owed[0] > 0, bytes = size < r->owed[1] ? size : r->owed[1];
+        r->owed[0] -= count;
+        r->owed[1] -= bytes;
+        ds__room_less(r, -count, -bytes, -asked);
+    }
+}
 
 /* Counted by anyone at any time. */
 static void ds__meter_add(ds__meter *m, int64_t by) {
@@ -1908,8 +1983,8 @@ static void ds__share_room(ds__mdevice *dev, ds__arena *to, int kind, int64_t ne
             for (int k = 0; k < 2; k++) {
                 int64_t more = (p == &dev->main ? bytes[k] : DS__ROOM_BYTES) + (a == to && k == kind ? need : 0);
                 ds__count_in(a, 0);
-                a->own_room[2] = (ds__headroom){ { INT64_MAX / 2, INT64_MAX / 2, INT64_MAX / 2 } }; /* shares are by kind */
-                a->own_room[k] = (ds__headroom){ { p == &dev->main ? count[k] : DS__ROOM_COUNT, more, more } };
+                a->own_room[2] = (ds__headroom){ { INT64_MAX / 2, INT64_MAX / 2, INT64_MAX / 2 }, { 0, 0 } }; /* shares are by kind */
+                a->own_room[k] = (ds__headroom){ { p == &dev->main ? count[k] : DS__ROOM_COUNT, more, more }, { 0, 0 } };
                 pool[k][0] += a->own_room[k].of[DS__ALLOCATION];
                 pool[k][1] += more;
             }
@@ -2131,11 +2206,39 @@ static void ds__count_split(ds__arena *a, int kind, int64_t count, int64_t bytes
     ds__meters(a, kind, DS__SPLIT_BYTES, bytes);
 }
 
-static inline ds__mblock **ds__live_at(const ds__segment *s, const char *ptr) { return &s->granule[(size_t)(ptr - s->base) >> s->shift]; }
-static inline void ds__live_in(ds__mblock *b) {
-    ds__mblock **at = ds__live_at(b->seg, b->ptr);
+static inline ds__finer *ds__row_of(const ds__mblock *entry) { return (uintptr_t)entry & 1 ? (ds__finer *)((uintptr_t)entry - 1) : NULL; }
+static inline ds__mblock **ds__live_at(const ds__segment *s, const char *ptr) {
+    size_t offset = (size_t)(ptr - s->base);
+    ds__mblock **at = &s->granule[offset >> s->shift];
+    ds__finer *row = ds__row_of(*at);
+    return row ? &row->at[offset >> (s->shift - DS__ROW_BITS) & ((1 << DS__ROW_BITS) - 1)] : at;
+}
+/* A granule has become crowded. */
+__attribute__((noinline)) static void ds__row_in(ds__arena *a, ds__segment *s, ds__mblock **entry) {
+    ds__finer *row = a->spare_rows;
+    if (row) a->spare_rows = row->next;
+    else if (!(row = ds__mkeep(sizeof *row))) return; /* it stays crowded */
+    memset(row, 0, sizeof *row);
+    row->next = s->rows;
+    s->rows = row;
+    ds__mblock *b = *entry;
+    *entry = (ds__mblock *)((uintptr_t)row + 1);
+    while (b) {
+        ds__mblock *next = b->list_next, **at = ds__live_at(s, b->ptr);
+        b->list_next = *at;
+        *at = b;
+        b = next;
+    }
+}
+static inline void ds__live_in(ds__arena *a, ds__mblock *b) {
+    ds__segment *s = b->seg;
+    ds__mblock **at = ds__live_at(s, b->ptr);
     b->list_next = *at;
     *at = b;
+    if (s->shift != DS__DENSE_SHIFT) return;
+    int many = 0;
+    for (const ds__mblock *one = b; one && many < DS__ROW_FROM; one = one->list_next) many++;
+    if (DS__UNLIKELY(many == DS__ROW_FROM) && at == &s->granule[(size_t)(b->ptr - s->base) >> s->shift]) ds__row_in(a, s, at);
 }
 static inline void ds__live_out(ds__mblock *b) {
     ds__mblock **at = ds__live_at(b->seg, b->ptr);
@@ -2253,7 +2356,7 @@ __attribute__((noinline)) static ds__mblock *ds__take(ds__arena *a, int kind, si
         if (split) ds__count_split(a, kind, was_split ? 0 : 1, was_split ? -(int64_t)size : (int64_t)(whole - size));
         else if (was_split) ds__count_split(a, kind, -1, -(int64_t)whole);
     }
-    ds__live_in(b);
+    ds__live_in(a, b);
     ds__made_and_counted(a, b, asked);
     if (DS__UNLIKELY(b->size >= p->config.max_split_size)) {
         b->oversize = 1;
@@ -2276,15 +2379,19 @@ static void ds__complete(ds__arena *a, ds__mblock *b) {
 static inline ds__mblock *ds__find(const ds__segment *s, const char *ptr, int exact) {
     size_t offset = (size_t)(ptr - s->base);
     if (ptr < s->base || offset >= s->size) return NULL;
-    for (size_t i = offset >> s->shift; ; i--) {
+    size_t fine = (offset >> (s->shift - DS__ROW_BITS)) & ((1 << DS__ROW_BITS) - 1);
+    for (size_t i = offset >> s->shift; ; ) {
+        ds__finer *row = ds__row_of(s->granule[i]);
         ds__mblock *best = NULL;
-        for (ds__mblock *b = s->granule[i]; b; b = b->list_next) {
+        for (ds__mblock *b = row ? row->at[fine] : s->granule[i]; b; b = b->list_next) {
             if (b->ptr == ptr && b->state == DS_BLOCK_LIVE) return b;
             if (b->ptr < ptr && (!best || b->ptr > best->ptr)) best = b;
         }
         if (exact) return NULL;
         if (best) return ptr < best->ptr + best->size && best->state == DS_BLOCK_LIVE ? best : NULL;
-        if (i == 0) return NULL;
+        if (row && fine > 0) { fine--; continue; }
+        if (i-- == 0) return NULL;
+        fine = (1 << DS__ROW_BITS) - 1;
     }
 }
 
@@ -2422,7 +2529,10 @@ static void ds__record_late(const ds__stream *s, ds_stream stream) {
                 for (ds__segment *g = a->segments; g; g = g->next)
                     for (ds__mblock *b = g->first; b; b = b->next)
                         for (ds__muse *u = b->state == DS_BLOCK_LIVE || b->state == DS_BLOCK_PENDING ? b->uses : NULL; u; u = u->next)
-                            if (u->stream.id == stream.id && ds__use_claim(u)) u->recorded = ds__record_end(u->event, s, stream) == DS_OK;
+                            if (u->stream.id == stream.id && ds__use_claim(u)) {
+                                u->lost = ds__record_end(u->event, s, stream) < 0;
+                                u->recorded = !u->lost;
+                            }
                 ds__arena_unlock(a);
             }
         ds__mdevice_unlock(dev);
@@ -2472,6 +2582,7 @@ static ds__muse *ds__muse_ready(ds__muse *u, ds_device device) {
     }
     u->next = NULL;
     u->recorded = 0;
+    u->lost = 0;
     u->capture = 0;
     u->device = ds__device_key(device);
     if (!u->event.id && ds__event_new(0, NULL, &u->event) < 0) u = NULL; /* the description is lost until shutdown */
@@ -2526,7 +2637,7 @@ static int ds__record_now(ds__muse *u) {
     ds__tls.mute++;
     ds_result r = ds__event_record(u->event, u->stream, DS__OP_RECORD);
     ds__tls.mute--;
-    u->recorded = r == DS_OK || r == DS_ERR_FAILED || r == DS_ERR_INVALID_HANDLE; /* a stream that has ended recorded it then; one that has failed needs none */
+    u->recorded = r == DS_OK || r == DS_ERR_FAILED || (r == DS_ERR_INVALID_HANDLE && !u->lost); /* a stream that has ended recorded it then; one that has failed needs none */
     return u->recorded;
 }
 
@@ -2540,9 +2651,17 @@ static int ds__uses_done(ds__muse *u) {
     }
     return 1;
 }
+static ds_result ds__device_wait(int64_t key) {
+    ds_device d = { (int32_t)(key >> 32), (int32_t)(key & INT32_MAX) };
+    return ds__driver_of(d)->device_synchronize(d.index);
+}
 static int ds__uses_awaited(ds__muse *u) {
     for (; u; u = u->next) {
-        if (u->recorded != 1 && !ds__record_now(u)) return 0;
+        if (u->recorded != 1 && !ds__record_now(u)) {
+            if (!u->lost || ds__captures_open() || ds__device_wait(u->device) < 0) return 0;
+            u->recorded = 1;
+            continue;
+        }
         if (u->capture) { if (ds__captures_open()) return 0; continue; }
         ds_result r = ds__event_sync(u->event, DS__FOREVER);
         if (r != DS_OK && r != DS_ERR_FAILED && r != DS_ERR_CAPTURED_EVENT) return 0;
@@ -2629,14 +2748,14 @@ __attribute__((noinline)) static ds__mblock *ds__take_oldest(ds__arena *a, int k
     return ds__take(a, kind, size, asked);
 }
 
-/* The smallest pending block that fits becomes free, and the stream, the arena's own, waits for those who used it. With out_whole it goes to another stream's request as it is: nobody
+/* The smallest pending block that fits, and is not larger than `most`, becomes free, and the stream, the arena's own, waits for those who used it. With out_whole it goes to another stream's request as it is: nobody
    else has waited. 1: there was one. The arena is not locked. */
-static int ds__take_pending(ds__arena *a, int kind, size_t size, ds_stream stream, size_t asked, ds__mblock **out_whole) {
+static int ds__take_pending(ds__arena *a, int kind, size_t size, size_t most, ds_stream stream, size_t asked, ds__mblock **out_whole) {
     ds__mblock *best = NULL;
     uint64_t capture = ds__capture_of_handle(stream);
     ds__arena_lock(a);
     for (ds__mblock *b = a->pending; b; b = b->list_next)
-        if (b->seg->kind == kind && b->size >= size && !b->quiet && !b->exported && (!best || b->size < best->size) && ds__uses_within(b->uses, capture) &&
+        if (b->seg->kind == kind && b->size >= size && b->size <= most && !b->quiet && !b->exported && (!best || b->size < best->size) && ds__uses_within(b->uses, capture) &&
             !(a->pool->oversize && !ds__grows(b->seg) && ds__too_large(a->pool, b->size, size))) best = b;
     if (best) best->quiet = 1;
     ds__arena_unlock(a);
@@ -2655,7 +2774,7 @@ static int ds__take_pending(ds__arena *a, int kind, size_t size, ds_stream strea
             ds__muses_drop(a, best->uses);
             best->uses = NULL;
             best->lent = 0;
-            ds__live_in(best);
+            ds__live_in(a, best);
             ds__made_and_counted(a, best, asked);
             *out_whole = best;
         } else {
@@ -2706,7 +2825,7 @@ static ds__segment *ds__segment_new(ds__arena *a, int kind, int source, char *ba
     }
     if (s) ds__m.free_segments = s->next;
     else s = ds__mkeep_unlocked(sizeof *s);
-    unsigned shift = kind == DS__SMALL || a->pool->config.single_pool ? 12 : 20;
+    unsigned shift = kind == DS__SMALL || ds__policy(a->pool)->single_pool ? DS__DENSE_SHIFT : 20;
     size_t granules = (size + ((size_t)1 << shift) - 1) >> shift;
     ds__mblock **table = s && room ? ds__alloc(granules * sizeof *table) : NULL;
     int entered = table && (page || ds__granules(s, base, size, 1));
@@ -2723,6 +2842,7 @@ static ds__segment *ds__segment_new(ds__arena *a, int kind, int source, char *ba
     s->mapped = page ? 0 : size;
     s->page = page;
     s->granule = table;
+    s->rows = NULL;
     s->shift = shift;
     s->kind = (uint8_t)kind;
     s->source = (uint8_t)source;
@@ -2743,7 +2863,8 @@ static ds__segment *ds__segment_new(ds__arena *a, int kind, int source, char *ba
 static void ds__segment_drop(ds__segment *s) {
     ds__arena *a = atomic_load(&s->arena);
     ds__mblock **table = s->granule;
-    ds__arena_lock(a); /* a late look-up is in the table with this lock */
+    ds__arena_lock(a);
+    for (ds__finer *row = s->rows; row; row = s->rows) { s->rows = row->next; row->next = a->spare_rows; a->spare_rows = row; } /* a late look-up is in the table with this lock */
     atomic_store_explicit(&s->arena, NULL, memory_order_release);
     s->granule = NULL;
     ds__arena_unlock(a);
@@ -2772,13 +2893,20 @@ static void ds__segment_out(ds__arena *a, ds__segment *s) { /* locked */
 
 static void ds__count_segment(ds__arena *a, ds__segment *s, int sign) {
     ds__meters(a, s->kind, DS__SEGMENT, sign);
-    if (sign > 0) s->oversize = s->size >= a->pool->config.max_split_size;
+    if (sign > 0) s->oversize = s->size >= ds__policy(a->pool)->max_split_size;
     if (!s->oversize) return;
     ds__meter_add(&a->dev->stats.oversize_segments, sign);
     if (a->pool != &a->dev->main) ds__meter_add(&a->pool->stats.oversize_segments, sign);
 }
 
 /* An upstream is the user's: it may call devstream and CUDA, also while something captures. */
+typedef struct ds__inside { const ds__mpool *pool; const struct ds__inside *outer; } ds__inside; /* whose segments this thread is changing meanwhile */
+static int ds__is_inside(const ds__mpool *p) {
+    const ds__inside *i = ds__mtls.inside;
+    while (i && i->pool != p) i = i->outer;
+    return i != NULL;
+}
+static ds_result ds__inside_fail(void) { return ds__fail(DS_ERR_NOT_PERMITTED, "the upstream of a pool cannot use the pool itself"); }
 typedef struct ds__outside { const char *fn; ds_site site; ds_capture_mode mode; } ds__outside;
 static ds__outside ds__leave(void) {
     ds__outside o = { ds__tls.fn, ds__tls.site, DS_CAPTURE_RELAXED };
@@ -2793,19 +2921,24 @@ static void ds__return(ds__outside o) {
 static ds_result ds__up_alloc(const ds_resource *up, size_t size, size_t alignment, ds_stream stream, void **out);
 static ds_result ds__up_free(const ds_resource *up, void *ptr, size_t size, ds_stream stream);
 static void ds__upstream_free(ds__arena *a, void *ptr, size_t size) {
+    ds__inside inside = { a->pool, ds__mtls.inside };
+    ds__mtls.inside = &inside;
     if (a->pool->upstream.free_fn) { /* its work is done: no stream must be named */
         if (ds__up_free(&a->pool->upstream, ptr, size, (ds_stream){ 0 }) < 0) ds__warn("%zu bytes at %p could not be given back: %s", size, ptr, ds__tls.error);
-        return;
+    } else {
+        ds__outside o = ds__leave();
+        a->pool->free_fn(ptr, (ptrdiff_t)size, a->dev->device.index, ds__native_of(a));
+        ds__return(o);
     }
-    ds__outside o = ds__leave();
-    a->pool->free_fn(ptr, (ptrdiff_t)size, a->dev->device.index, ds__native_of(a));
-    ds__return(o);
+    ds__mtls.inside = inside.outer;
 }
 static ds_result ds__upstream_alloc(ds__arena *a, size_t size, void **out) {
     int backend = ds__backend_of(a->dev->device), index = a->dev->device.index;
     ds__found f;
     ds_result r = DS_ERR_OUT_OF_MEMORY;
     *out = NULL;
+    ds__inside inside = { a->pool, ds__mtls.inside };
+    ds__mtls.inside = &inside;
     if (a->pool->upstream.alloc_fn) {
         r = ds__up_alloc(&a->pool->upstream, size, 0, a->stream, out);
     } else {
@@ -2813,6 +2946,7 @@ static ds_result ds__upstream_alloc(ds__arena *a, size_t size, void **out) {
         *out = a->pool->alloc_fn((ptrdiff_t)size, index, ds__native_of(a));
         ds__return(o);
     }
+    ds__mtls.inside = inside.outer;
     ds__mtls.upstream_empty = !*out;
     if (!*out) return r;
     int known, aligned = (uintptr_t)*out % DS__UNIT == 0;
@@ -2853,7 +2987,7 @@ static ds_result ds__source_free(ds__arena *a, const ds__segment *s) {
 
 /* A new plain segment for a request; `grow` of the arena is held, no spinning lock. */
 static ds_result ds__grow_plain(ds__arena *a, int kind, size_t size) {
-    const ds_mem_config *c = &a->pool->config;
+    const ds_mem_config *c = ds__policy(a->pool);
     size_t want = ds__msegment_size(c, kind, size), least = want;
     if (c->segment_growth && !a->pool->no_split) { /* fewer and larger ones fragment less */
         size_t more = (size_t)atomic_load(a->pool == &a->dev->main ? &a->dev->stats.all[DS__RESERVED].now : &a->pool->stats.all[DS__RESERVED].now) / c->segment_growth / (2 * DS__MIB) * (2 * DS__MIB);
@@ -2897,7 +3031,7 @@ static ds_result ds__grow_plain(ds__arena *a, int kind, size_t size) {
         ds__count_segment(a, s, 1);
         ds__mem_note(a->dev, DS_ACTION_SEGMENT_ALLOC, (uint64_t)(uintptr_t)base, want, a->stream_id, a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line, NULL);
         b->state = DS_BLOCK_FREE;
-        ds__bin_in(a, b, c->best_fit_by_address);
+        ds__bin_in(a, b, a->pool->config.best_fit_by_address);
         ds__arena_unlock(a);
         return DS_OK;
     }
@@ -2967,7 +3101,7 @@ static void ds__hole_out(ds__arena *a, ds__mblock *b) {
 
 /* Address space for another growing segment. DS_ERR_UNSUPPORTED: this device has none. */
 static ds_result ds__grow_space(ds__arena *a, int kind, size_t size) {
-    const ds_mem_config *c = &a->pool->config;
+    const ds_mem_config *c = ds__policy(a->pool);
     ds__mdevice *dev = a->dev;
     size_t least = 0, page = kind == DS__SMALL ? c->small_segment_size : c->large_segment_size;
     size_t reserve = ds__mreserve_size(c, dev->total, page);
@@ -3033,7 +3167,8 @@ static ds_result ds__map(ds__arena *a, ds__segment *s, char *at, size_t size) {
 static ds_result ds__grow_mapped(ds__arena *a, int kind, size_t size) {
     for (int again = 0; again < 2; again++) {
         ds__mblock *h, *prev = NULL;
-        size_t before = 0, page = kind == DS__SMALL ? a->pool->config.small_segment_size : a->pool->config.large_segment_size;
+        const ds_mem_config *c = ds__policy(a->pool);
+        size_t before = 0, page = kind == DS__SMALL ? c->small_segment_size : c->large_segment_size;
         ds__arena_lock(a);
         for (h = a->holes[kind]; h; h = h->list_next) { /* the lowest that will do, with what is free beside it */
             if (!h->seg->mapped && h->seg->native != page) continue; /* empty, and of another policy */
@@ -3157,7 +3292,7 @@ static int ds__arena_drain(ds__arena *a) {
 static size_t ds__arena_trim(ds__arena *a, size_t most, size_t least) {
     size_t done = 0;
     int stays = 0; /* something cannot be given back now */
-    if (a->pool->graphs) return 0;
+    if (a->pool->graphs || ds__is_inside(a->pool)) return 0;
     pthread_mutex_lock(&a->grow);
     for (int kind = DS__LARGE; kind >= DS__SMALL; kind--)
         for (unsigned i = DS__BINS; i-- > 0 && done < most && !stays; ) {
@@ -3247,7 +3382,7 @@ static void ds__async_give(ds__mdevice *dev, size_t keep) {
 
 /* torch's release_available_cached_blocks: when blocks of max_split_size or more are kept whole, enough of them for the request. */
 static size_t ds__release_oversize(ds__arena *a, size_t size) {
-    size_t split = a->pool->config.max_split_size;
+    size_t split = ds__policy(a->pool)->max_split_size;
     if (split == SIZE_MAX || ds__captures_open()) return 0;
     return ds__arena_trim(a, size > split ? size : split, split);
 }
@@ -3257,7 +3392,7 @@ static size_t ds__release_oversize(ds__arena *a, size_t size) {
 static void ds__collect_garbage(ds__arena *a) {
     ds__mdevice *dev = a->dev;
     size_t limit = atomic_load(&dev->limit);
-    double threshold = a->pool->config.garbage_collection_threshold;
+    double threshold = ds__policy(a->pool)->garbage_collection_threshold;
     if (threshold <= 0 || !limit || ds__captures_open() || a->pool->graphs) return;
     size_t bytes = (size_t)(threshold * (double)limit), reserved = atomic_load(&dev->reserved);
     if (reserved <= bytes) return;
@@ -3298,6 +3433,7 @@ struct ds__wanted {
     ds__mblock *block; /* found */
     uint8_t fresh;     /* memory was just taken from the driver for it: what is kept whole otherwise is split for it */
     uint8_t aligned;   /* the front may be cut off */
+    uint8_t wasteful;  /* a pending block of another stream may be much larger than the request: there is nothing else */
 };
 
 /* Looks in the request's own arena. */
@@ -3327,6 +3463,7 @@ static int ds__borrow(ds__wanted *q, ds__arena *from) {
         if (capture == DS__BROKEN || capture != (from->orphan ? 0 : ds__capture_of_handle(from->stream))) return 0;
     }
     ds__wanted other = *q;
+    int own = !from->orphan && from->stream.id == q->stream.id; /* another pool's, but the same stream's: nobody waits */
     other.a = from;
     other.fresh = 0;
     ds__arena_lock(from);
@@ -3337,11 +3474,12 @@ static int ds__borrow(ds__wanted *q, ds__arena *from) {
     if (!u) return 0;
     int pending = !ds__try(&other);
     /* A pending block is taken whole, as it is: only the request's stream has waited for those who used it. */
-    ds_result r = !pending ? DS_OK : !q->aligned && ds__take_pending(from, q->kind, q->size, q->stream, q->asked, &other.block) ? DS_OK : DS_ERR_OUT_OF_MEMORY;
+    size_t most = q->wasteful ? SIZE_MAX : 2 * q->size;
+    ds_result r = !pending ? DS_OK : !q->aligned && ds__take_pending(from, q->kind, q->size, most, q->stream, q->asked, &other.block) ? DS_OK : DS_ERR_OUT_OF_MEMORY;
     int found = r == DS_OK;
     if (found && from->orphan) {
         r = from->end.id ? ds__wait_event(q->stream, from->end, DS__OP_WAIT) : DS_OK;
-    } else if (found) {
+    } else if (found && !own) {
         r = ds__event_record(u->event, from->stream, DS__OP_RECORD);
         if (r == DS_OK) r = ds__wait_event(q->stream, u->event, DS__OP_WAIT);
     }
@@ -3368,10 +3506,14 @@ static int ds__borrow(ds__wanted *q, ds__arena *from) {
     u->stream = q->stream;
     u->stream_id = q->s->id;
     ds__arena_lock(from);
-    other.block->lent = 1;
-    u->next = other.block->uses;
-    other.block->uses = u;
-    atomic_fetch_add(&from->dev->late_uses, 1);
+    if (own) {
+        ds__muses_drop(from, u);
+    } else {
+        other.block->lent = 1;
+        u->next = other.block->uses;
+        other.block->uses = u;
+        atomic_fetch_add(&from->dev->late_uses, 1);
+    }
     ds__arena_unlock(from);
     q->block = other.block;
     return 1;
@@ -3384,6 +3526,15 @@ static int ds__borrow_any(ds__wanted *q, ds__mpool *p, int orphans) {
     return 0;
 }
 
+/* Looks in the pools that help out. */
+static int ds__borrow_pools(ds__wanted *q) {
+    ds__mdevice *dev = q->a->dev;
+    if (q->a->pool != &dev->main) return 0;
+    for (ds__mpool *p = ds__next_pool(dev, NULL); p; p = ds__next_pool(dev, p))
+        if (p->use_on_oom && !p->dead && !p->graphs && ds__borrow_any(q, p, 0)) return 1;
+    return 0;
+}
+
 static ds_result ds__grow(ds__wanted *q) {
     ds__arena *a = q->a;
     ds__mdevice *dev = a->dev;
@@ -3393,7 +3544,7 @@ static ds_result ds__grow(ds__wanted *q) {
         pthread_mutex_unlock(&a->grow);
         return DS_OK;
     }
-    if (a->pool->config.expandable_segments && dev->has_space && !a->pool->alloc_fn && !a->pool->shareable && !a->pool->no_split) {
+    if (ds__policy(a->pool)->expandable_segments && dev->has_space && !a->pool->alloc_fn && !a->pool->shareable && !a->pool->no_split) {
         r = ds__grow_mapped(a, q->kind, q->size);
         if (r == DS_ERR_UNSUPPORTED) dev->has_space = 0;
         else if (dev->has_space < 0) dev->has_space = 1;
@@ -3430,12 +3581,14 @@ static ds_result ds__ladder(ds__wanted *q) {
     ds__arena *a = q->a;
     ds__mpool *p = a->pool;
     ds__mdevice *dev = a->dev;
+    const ds_mem_config *c = ds__policy(p);
     int quiet = ds__captures_open() != 0; /* then no event is asked for */
     ds_result r = DS_ERR_OUT_OF_MEMORY;
+    if (ds__is_inside(p)) return ds__inside_fail();
     if (!quiet && ds__poll(a, 0) && ds__try(q)) return DS_OK;
-    int behind = p->config.reuse != DS_REUSE_NEVER || (p->config.graph_capture_record_stream_reuse && ds__capture_of_handle(q->stream));
-    if (behind && ds__take_pending(a, q->kind, q->size, q->stream, 0, NULL) && ds__try(q)) return DS_OK;
-    if (ds__borrow_any(q, p, p->config.reuse != DS_REUSE_ALWAYS)) return DS_OK; /* what ended streams had is anyone's */
+    int behind = c->reuse != DS_REUSE_NEVER || (c->graph_capture_record_stream_reuse && ds__capture_of_handle(q->stream));
+    if (behind && ds__take_pending(a, q->kind, q->size, SIZE_MAX, q->stream, 0, NULL) && ds__try(q)) return DS_OK;
+    if (ds__borrow_any(q, p, c->reuse != DS_REUSE_ALWAYS)) return DS_OK; /* what ended streams had is anyone's */
     if (ds__share_collect() && ds__try(q)) return DS_OK;
     ds__collect_garbage(a);
     for (int round = 0; round < 2; round++) {
@@ -3446,14 +3599,12 @@ static ds_result ds__ladder(ds__wanted *q) {
             if (r < 0) break;
         }
         if (r < 0 && !ds__is_shortage(r)) return r;
-        if (p == &dev->main)
-            for (ds__mpool *o = ds__next_pool(dev, NULL); o; o = ds__next_pool(dev, o))
-                if (o->use_on_oom && !o->dead && !o->graphs && ds__borrow_any(q, o, 0)) return DS_OK;
+        if (ds__borrow_pools(q)) return DS_OK;
         if (ds__release_oversize(a, q->size)) {
             r = ds__grow(q);
             if (q->block || (r == DS_OK && ds__try(q))) return DS_OK;
         }
-        if (p->config.reuse != DS_REUSE_NEVER && ds__borrow_any(q, p, 0)) return DS_OK;
+        if (c->reuse != DS_REUSE_NEVER && ds__borrow_any(q, p, 0)) return DS_OK;
         if (!quiet) {
             (void)ds__mem_flush(dev, NULL, 0);
             if (p != &dev->main) (void)ds__mem_flush(dev, p, 0);
@@ -3462,10 +3613,13 @@ static ds_result ds__ladder(ds__wanted *q) {
             DS__COUNT_CALL(a, retries, 1);
             r = ds__grow(q);
             if (q->block || (r == DS_OK && ds__try(q))) return DS_OK;
-            if (p->config.reuse != DS_REUSE_NEVER && ds__borrow_any(q, p, 0)) return DS_OK;
         }
+        q->wasteful = 1;
+        int found = ds__borrow_any(q, p, c->reuse == DS_REUSE_NEVER) || ds__borrow_pools(q);
+        q->wasteful = 0;
+        if (found) return DS_OK;
         if (round > 0 || !ds__call_shortage(dev, q->asked)) break;
-        if (!quiet && p->config.poll_on_alloc) (void)ds__poll(a, 0);
+        if (!quiet && c->poll_on_alloc) (void)ds__poll(a, 0);
         if (ds__try(q)) return DS_OK;
     }
     return r == DS_OK ? DS_ERR_OUT_OF_MEMORY : r;
@@ -3511,9 +3665,10 @@ static ds_result ds__ask_slow(ds__wanted *q) {
     }
     if (!ds__is_shortage(r)) return r;
     DS__COUNT_CALL(a, ooms, 1);
-    if (r == DS_ERR_LIMIT_EXCEEDED && a->dev->main.config.throw_on_cudamalloc_oom) DS__COUNT_CALL(a, rejections, 1);
-    ds__tell_oom(a, ds__msegment_size(&a->pool->config, q->kind, q->size >= (size_t)1 << 60 ? q->asked : q->size));
-    ds__oom_report(a->dev, a->pool, q->asked, q->size >= (size_t)1 << 60 ? q->size : ds__msegment_size(&a->pool->config, q->kind, q->size), r);
+    const ds_mem_config *c = ds__policy(a->pool);
+    if (r == DS_ERR_LIMIT_EXCEEDED && ds__policy(&a->dev->main)->throw_on_cudamalloc_oom) DS__COUNT_CALL(a, rejections, 1);
+    ds__tell_oom(a, ds__msegment_size(c, q->kind, q->size >= (size_t)1 << 60 ? q->asked : q->size));
+    ds__oom_report(a->dev, a->pool, q->asked, q->size >= (size_t)1 << 60 ? q->size : ds__msegment_size(c, q->kind, q->size), r);
     return r;
 }
 
@@ -3525,7 +3680,7 @@ static ds__arena *ds__route(ds__stream *s, ds_stream handle, ds_pool pool) {
     if (!pool.id && ds__captures_open()) {
         if (ds__capture_pool_of(s, &p) < 0) return NULL;
     }
-    for (unsigned i = ds__pushes(); !p && !pool.id && i-- > 0; ) {
+    for (unsigned i = ds__mtls.inside ? 0 : ds__pushes(); !p && !pool.id && i-- > 0; ) { /* what an upstream allocates is not meant */
         ds__mpool *pushed = ds__mpool_of(ds__mtls.pool[i]);
         if (!pushed) return NULL;
         if (pushed->dev->device.type == s->device.type && pushed->dev->device.index == s->device.index) p = pushed;
@@ -3543,12 +3698,21 @@ static ds__arena *ds__route(ds__stream *s, ds_stream handle, ds_pool pool) {
     return p ? ds__arena_in(p, s, handle) : ds__arena_main(s, handle);
 }
 
-static inline size_t ds__rounded(const ds__mpool *p, size_t size) {
-    if (DS__UNLIKELY(p->rounds || size > SIZE_MAX / 2)) return ds__mround(&p->config, size);
-    if (size > 4 * DS__MIB && p->coarse) return (size + 64 * 1024 - 1) & ~(size_t)(64 * 1024 - 1); /* nearly equal sizes become equal: less is left over */
+static inline size_t ds__round(const ds_mem_config *c, int rounds, int coarse, size_t size) {
+    if (DS__UNLIKELY(rounds || size > SIZE_MAX / 2)) return ds__mround(c, size);
+    if (size > 4 * DS__MIB && coarse) return (size + 64 * 1024 - 1) & ~(size_t)(64 * 1024 - 1); /* nearly equal sizes become equal: less is left over */
     return (size + DS__UNIT - 1) & ~(DS__UNIT - 1);
 }
-static inline int ds__kind_of(const ds__mpool *p, size_t rounded) { return rounded > DS__SMALL_LIMIT || p->config.single_pool ? DS__LARGE : DS__SMALL; }
+static inline size_t ds__rounded(const ds__mpool *p, size_t size) { return ds__round(&p->config, p->rounds, p->coarse, size); }
+static inline int ds__kind_of(const ds_mem_config *c, size_t rounded) { return rounded > DS__SMALL_LIMIT || c->single_pool ? DS__LARGE : DS__SMALL; }
+
+/* The same of a policy that was read without a lock. */
+static int ds__rounds(const ds_mem_config *c) {
+    int some = 0;
+    for (size_t i = 0; i < sizeof c->roundup_power2_divisions; i++) some |= c->roundup_power2_divisions[i];
+    return some != 0;
+}
+static size_t ds__rounded_by(const ds_mem_config *c, size_t size) { return ds__round(c, ds__rounds(c), !c->best_fit_by_address && !c->single_pool, size); }
 
 static ds_result ds__watched_alloc(ds__wanted *q, size_t guard);
 static void ds__watched_free(ds__arena *a, ds__mblock *b);
@@ -3560,17 +3724,19 @@ __attribute__((noinline)) static ds_result ds__request(ds__stream *s, const ds_m
     ds_result r = DS_OK;
     if (!a) return ds__mem_error();
     ds__mpool *p = a->pool;
-    size_t guard = p->config.guard_bytes, align = request->alignment > DS__UNIT ? request->alignment : 0;
+    const ds_mem_config *c = ds__policy(p);
+    size_t guard = c->guard_bytes, align = request->alignment > DS__UNIT ? request->alignment : 0;
     ds__wanted q = { .a = a, .stream = request->stream, .s = s, .asked = request->size, .aligned = align != 0 };
-    if (p->config.backend != DS_MEM_NATIVE && !p->id) return ds__direct_alloc(&q, request, out);
-    q.size = request->size <= SIZE_MAX / 4 ? ds__rounded(p, request->size + guard) + align : SIZE_MAX / 2;
-    q.kind = ds__kind_of(p, q.size);
+    if (c->backend != DS_MEM_NATIVE && !p->id) return ds__direct_alloc(&q, request, out);
+    q.size = request->size <= SIZE_MAX / 4 ? ds__rounded_by(c, request->size + guard) + align : SIZE_MAX / 2;
+    q.kind = ds__kind_of(c, q.size);
+    if (align && p->no_split) return ds__fail(DS_ERR_INVALID_VALUE, "an alignment of %zu needs blocks that are split, and those of the pool are not", align);
     if (request->label) ds_mem_label_push(request->label);
-    if (p->config.poll_on_alloc && !ds__captures_open()) (void)ds__poll(a, 0);
+    if (c->poll_on_alloc && !ds__captures_open()) (void)ds__poll(a, 0);
     if (!ds__try(&q)) r = ds__ask_slow(&q);
     if (request->label) ds_mem_label_pop();
     if (r < 0) return r;
-    if (align) ds__align(&q, align);
+    if (align) ds__align(&q, align, q.size - align);
     if (DS__UNLIKELY(a->watched)) r = ds__watched_alloc(&q, guard);
     if (r < 0) { ds__block_end(atomic_load(&q.block->seg->arena), q.block); return r; }
     ds__note_block(a, DS_ACTION_ALLOC, q.block);
@@ -3614,7 +3780,7 @@ DSDEF ds_result (ds_mem_alloc)(size_t size, ds_stream stream, void **out) {
     ds__mblock *b = NULL;
     ds__lock_take(&a->lock);
     size_t rounded = ds__rounded(a->pool, size);
-    int kind = ds__kind_of(a->pool, rounded);
+    int kind = ds__kind_of(&a->pool->config, rounded);
     a->tick++;
     if (DS__LIKELY(!a->slow && ds__slot_is(ds__tls.arena_slot, stream.id) && ds__ready(a, kind, (int64_t)rounded))) {
         b = ds__take_parked(a, kind, rounded, size);
@@ -3833,8 +3999,8 @@ DSDEF ds_result (ds_mem_record_stream)(void *ptr, ds_stream stream) {
 
 /* ---- special requests ---- */
 
-/* Cuts the front of a block off so that it starts aligned; the request was larger by the alignment. */
-static void ds__align(ds__wanted *q, size_t align) {
+/* Cuts the front of a block off so that it starts aligned, and what is behind `size`; the request was larger by the alignment. */
+static void ds__align(ds__wanted *q, size_t align, size_t size) {
     ds__mblock *b = q->block;
     ds__arena *a = atomic_load(&b->seg->arena);
     size_t front = (align - (size_t)((uintptr_t)b->ptr & (align - 1))) & (align - 1);
@@ -3854,11 +4020,18 @@ static void ds__align(ds__wanted *q, size_t align) {
         rest->state = DS_BLOCK_LIVE;
         b->uses = NULL;
         b->lent = 0;
-        ds__live_in(rest);
-        ds__count_move(a, q->kind, 0, -(int64_t)front, 0, 0, 0);
+        ds__live_in(a, rest);
+        ds__count_less(a, q->kind, 0, (int64_t)front, 0);
         b->asked = 0;
         (void)ds__merge_in(a, b);
-        q->block = rest;
+        q->block = b = rest;
+    }
+    const ds__mpool *p = a->pool;
+    size_t behind = b->size - size;
+    int cut = behind >= (ds__grows(b->seg) ? DS__UNIT : p->split_above[q->kind]) && (size < p->config.max_split_size || q->kind == DS__SMALL || ds__grows(b->seg));
+    if (cut && (rest = ds__cut(a, b, size)) != NULL) {
+        ds__count_less(a, q->kind, 0, (int64_t)behind, 0);
+        (void)ds__merge_in(a, rest);
     }
     ds__arena_unlock(a);
 }
@@ -3872,7 +4045,7 @@ static char *ds__guard_of(const ds__mblock *b) { return b->ptr + ((b->asked + 3)
 static ds_result ds__watched_alloc(ds__wanted *q, size_t guard) {
     ds__mblock *b = q->block;
     ds_result r = DS_OK;
-    if (q->a->pool->config.debug) r = ds__validate(q->a->dev);
+    if (ds__policy(q->a->pool)->debug) r = ds__validate(q->a->dev);
     if (r == DS_OK && guard && !ds__captures_open() && (r = ds__own_fill(q->stream, ds__guard_of(b), DS__GUARD, guard)) == DS_OK) b->guarded = (uint32_t)guard;
     return r;
 }
@@ -3898,9 +4071,18 @@ static void ds__watched_free(ds__arena *a, ds__mblock *b) {
                 }
         ds__release(seen);
     }
-    if (a->pool->config.poison && !b->uses) DS_IGNORE(ds__own_fill(stream, b->ptr, DS__POISON, b->size));
-    if (a->pool->config.debug && ds__validate(a->dev) < 0) ds__warn("%s", ds__tls.aside);
+    if (ds__policy(a->pool)->poison && !b->uses) DS_IGNORE(ds__own_fill(stream, b->ptr, DS__POISON, b->size));
+    if (ds__policy(a->pool)->debug && ds__validate(a->dev) < 0) ds__warn("%s", ds__tls.aside);
     ds__tls.mute--;
+}
+
+/* Waits for frees that are on their way to the driver's pool. */
+static void ds__direct_drain(ds__mdevice *dev) {
+    ds_stream giver = { atomic_load(&dev->giver) };
+    for (ds__arena *a = ds__first_arena(dev, &dev->main); a; a = a->next) (void)ds__arena_drain(a);
+    ds__tls.quiet++;
+    if (giver.id) DS_IGNORE(ds__stream_sync(giver, DS__FOREVER));
+    ds__tls.quiet--;
 }
 
 /* Policy without a cache, where every block is a segment: the driver's own pool, or plain memory.
@@ -3912,11 +4094,12 @@ static void ds__watched_free(ds__arena *a, ds__mblock *b) {
 static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, void **out) {
     ds__arena *a = q->a;
     ds__mpool *p = a->pool;
-    int async = p->config.backend == DS_MEM_DRIVER_POOL;
-    size_t guard = p->config.guard_bytes;
+    const ds_mem_config *c = ds__policy(p);
+    int async = c->backend == DS_MEM_DRIVER_POOL;
+    size_t guard = c->guard_bytes;
     void *base = NULL;
-    q->size = request->size <= SIZE_MAX / 4 ? ds__rounded(p, request->size + guard) : SIZE_MAX / 2;
-    q->kind = ds__kind_of(p, q->size);
+    q->size = request->size <= SIZE_MAX / 4 ? ds__rounded_by(c, request->size + guard) : SIZE_MAX / 2;
+    q->kind = ds__kind_of(c, q->size);
     DS__REQUIRE(request->alignment <= DS__UNIT, "an alignment of %zu needs the native backend", request->alignment);
     if (ds__captures_open() && ds__is_capturing(q->s))
         return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "only the native backend has memory for captures");
@@ -3933,7 +4116,7 @@ static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, 
         if (r == DS_OK || !ds__is_shortage(r) || round == 2 || (round == 1 && !ds__call_shortage(a->dev, q->asked))) break;
         if (round > 0 || ds__captures_open()) continue;
         (void)ds__mem_flush(a->dev, NULL, 0);
-        if (async) DS_IGNORE(ds__driver_of(a->dev->device)->device_synchronize(a->dev->device.index)); /* frees may be on their way */
+        if (async) ds__direct_drain(a->dev);
         ds__async_give(a->dev, 0);
     }
     ds__tls.mute--;
@@ -3960,7 +4143,7 @@ static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, 
             b->label = request->label ? request->label : ds__mem_label();
             b->file = ds__tls.site.file;
             b->line = (uint32_t)ds__tls.site.line;
-            ds__live_in(b);
+            ds__live_in(a, b);
             ds__count_alloc(a, q->kind, (int64_t)b->size, (int64_t)b->asked);
             ds__mem_note(a->dev, DS_ACTION_SEGMENT_ALLOC, (uint64_t)(uintptr_t)base, q->size, a->stream_id, a->pool->id, b->file, b->line, NULL);
             ds__note_block(a, DS_ACTION_ALLOC, b);
@@ -4023,7 +4206,7 @@ static int ds__direct_give(ds__arena *a, ds__mblock *b, int wait) {
     if (!end.id && !wait) return 0; /* nobody knows when the stream is done, or it is another thread's */
     if (!(s = ds__direct_giver(a->dev))) return 0;
     handle.id = ds__handle(&s->slot);
-    r = end.id ? ds__wait_event(handle, end, DS__OP_WAIT) : ds__driver_of(a->dev->device)->device_synchronize(a->dev->device.index);
+    r = end.id ? ds__wait_event(handle, end, DS__OP_WAIT) : ds__arena_drain(a) ? DS_OK : DS_NOT_READY;
     if (r == DS_OK || r == DS_ERR_FAILED) r = ds__direct_wait(b, handle, wait);
     if (r == DS_OK) r = ds__async_free(s, b->ptr);
     ds__stream_unpin(s);
@@ -4032,8 +4215,10 @@ static int ds__direct_give(ds__arena *a, ds__mblock *b, int wait) {
 
 /* Tries to give a block that is in no list back to the driver. 1: it was done. Nothing is locked. */
 static int ds__direct_try(ds__arena *a, ds__mblock *b, int wait) {
+    int recorded = 1;
     DS_IGNORE(ds__record_uses(b));
-    for (ds__muse *u = b->uses; u; u = u->next) if (!u->recorded && !ds__record_now(u)) return 0;
+    for (ds__muse *u = b->uses; u; u = u->next) if (u->recorded != 1 && !ds__record_now(u)) recorded = 0;
+    if (!recorded && (wait != DS__WAIT_ALL || !ds__uses_awaited(b->uses))) return 0;
     if (b->seg->source == DS__FROM_ASYNC) return ds__direct_give(a, b, wait == DS__WAIT_ALL);
     if (wait == DS__WAIT_NONE || (b->uses && ds__captures_open())) return 0;
     if (!(wait == DS__WAIT_ALL ? ds__uses_awaited(b->uses) : ds__uses_done(b->uses))) return 0;
@@ -4216,7 +4401,6 @@ static ds_result ds__mem_setup(void) {
     return r;
 }
 
-/* Sets a device's policy, which was checked. */
 /* Totals stop, or go on where they stopped. All is locked. */
 static void ds__freeze(ds__mdevice *dev, int stop) {
     for (ds__mpool *p = NULL; ; p = p ? p->next : dev->main.next) { /* NULL: the device's own */
@@ -4236,20 +4420,28 @@ static void ds__freeze(ds__mdevice *dev, int stop) {
 static ds_result ds__mem_may_set(ds__mdevice *dev, const ds_mem_config *config) {
     int64_t now[2][DS__METRICS];
     ds__domain_now(dev, NULL, now, NULL);
-    if (config->backend == dev->main.config.backend || now[0][DS__ACTIVE] + now[1][DS__ACTIVE] == 0) return DS_OK;
-    return ds__fail(DS_ERR_ILLEGAL_STATE, "backend cannot be changed while blocks are allocated");
+    if (config->backend != dev->main.config.backend && now[0][DS__ACTIVE] + now[1][DS__ACTIVE] != 0)
+        return ds__fail(DS_ERR_ILLEGAL_STATE, "backend cannot be changed while blocks are allocated");
+    return ds__policy_keep(config) ? DS_OK : DS_ERR_OUT_OF_MEMORY;
 }
 
-static ds_result ds__mem_set(ds__mdevice *dev, const ds_mem_config *config) {
+/* Sets a device's policy, which was checked, or what a text makes of the one that is there; `only_ask`: whether that could be done. */
+static ds_result ds__mem_set(ds__mdevice *dev, const ds_mem_config *config, const char *text, int only_ask) {
+    ds_mem_config made;
     ds_result r = DS_OK;
     (void)ds__direct_again(dev, DS__WAIT_NONE);
     ds__mem_lock_all(dev);
-    if ((r = ds__mem_may_set(dev, config)) == DS_OK) {
+    if (text) {
+        made = dev->main.config;
+        r = ds__mconfig_read(text, &made);
+        config = &made;
+    }
+    if (r == DS_OK && (r = ds__mem_may_set(dev, config)) == DS_OK && !only_ask) {
         int full = dev->main.full, changes = full != (config->statistics == DS_STATISTICS_FULL);
         ds__fold(dev); /* peaks may be counted from now on */
         if (changes) ds__freeze(dev, full);
-        ds__mpool_apply(&dev->main, config);
-        for (ds__mpool *p = changes ? dev->main.next : NULL; p; p = p->next) { ds_mem_config own = p->config; ds__mpool_apply(p, &own); }
+        (void)ds__mpool_apply(&dev->main, config);
+        for (ds__mpool *p = changes ? dev->main.next : NULL; p; p = p->next) { ds_mem_config own = p->config; (void)ds__mpool_apply(p, &own); }
         if (dev->main.full) ds__at_peak(&dev->stats.tally, dev->room);
         for (ds__mpool *p = dev->main.full ? dev->main.next : NULL; p; p = p->next) ds__at_peak(&p->stats.tally, NULL);
         ds__mem_limit(dev);
@@ -4266,7 +4458,7 @@ DSDEF ds_result (ds_mem_configure)(ds_device device, const ds_mem_config *config
     if (r < 0) return r;
     ds__mdevice *dev = ds__mem_device(device);
     if (!dev) return ds__mem_error();
-    if ((r = ds__mem_set(dev, config)) == DS_OK) ds__pinned_configure(config, NULL);
+    if ((r = ds__mem_set(dev, config, NULL, 0)) == DS_OK) ds__pinned_configure(config, NULL);
     return r;
 }
 
@@ -4275,27 +4467,12 @@ DSDEF ds_result (ds_mem_configure_text)(const char *text) {
     DS__REQUIRE(text, "text is NULL");
     ds_result r = ds__mem_setup();
     if (r < 0) return r;
-    ds_mem_config c = ds__m.config;
+    ds_mem_config c = ds__usual_config();
     if ((r = ds__mconfig_read(text, &c)) < 0) return r;
-    for (int b = 0; b < DS_BACKEND_COUNT; b++) /* all can, before one does */
-        for (int i = 0; i < DS__MAX_DEVICES; i++) {
-            ds__mdevice *dev = ds__mem_device_at(b, i);
-            if (!dev) continue;
-            ds_mem_config one = dev->main.config;
-            if ((r = ds__mconfig_read(text, &one)) < 0) return r;
-            (void)ds__direct_again(dev, DS__WAIT_NONE);
-            ds__mem_lock_all(dev);
-            r = ds__mem_may_set(dev, &one);
-            ds__mem_unlock_all(dev);
-            if (r < 0) return r;
-        }
-    for (int b = 0; b < DS_BACKEND_COUNT; b++)
-        for (int i = 0; i < DS__MAX_DEVICES; i++) {
-            ds__mdevice *dev = ds__mem_device_at(b, i);
-            ds_mem_config one;
-            if (!dev) continue;
-            one = dev->main.config;
-            if ((r = ds__mconfig_read(text, &one)) < 0 || (r = ds__mem_set(dev, &one)) < 0) return r;
+    for (int ask = 1; ask >= 0; ask--) /* all can, before one does */
+        for (int i = 0; i < DS_BACKEND_COUNT * DS__MAX_DEVICES; i++) {
+            ds__mdevice *dev = ds__mem_device_at(i / DS__MAX_DEVICES, i % DS__MAX_DEVICES);
+            if (dev && (r = ds__mem_set(dev, NULL, text, ask)) < 0) return r;
         }
     ds__pinned_configure(NULL, text);
     pthread_mutex_lock(&ds__m.lock);
@@ -4312,7 +4489,7 @@ DSDEF ds_result (ds_mem_get_config)(ds_device device, ds_mem_config *out) {
     ds_result r = ds__mem_setup();
     if (r < 0) return r;
     ds__mdevice *dev = ds__mem_device_at(ds__backend_of(device), device.index);
-    *out = dev ? dev->main.config : ds__m.config;
+    *out = dev ? ds__config_of(dev) : ds__usual_config();
     return DS_OK;
 }
 
@@ -4320,9 +4497,11 @@ static ds_result ds__mem_change(ds_device device, double fraction, size_t limit,
     DS__RESOLVE(device);
     ds__mdevice *dev = ds__mem_device(device);
     if (!dev) return ds__mem_error();
-    ds_mem_config c = dev->main.config;
-    if (which) c.limit = limit; else c.memory_fraction = fraction;
-    return ds__mem_set(dev, &c);
+    ds__mdevice_lock(dev);
+    if (which) dev->main.config.limit = limit; else dev->main.config.memory_fraction = fraction;
+    ds__mem_limit(dev);
+    ds__mdevice_unlock(dev);
+    return DS_OK;
 }
 DSDEF ds_result (ds_mem_set_limit)(ds_device device, size_t bytes) {
     DS__ENTER("ds_mem_set_limit");
@@ -4351,7 +4530,7 @@ DSDEF ds_result (ds_mem_get_fraction)(ds_device device, double *out) {
     ds_result r = ds__mem_setup();
     if (r < 0) return r;
     ds__mdevice *dev = ds__mem_device_at(ds__backend_of(device), device.index);
-    *out = dev ? dev->main.config.memory_fraction : ds__m.config.memory_fraction;
+    *out = (dev ? ds__config_of(dev) : ds__usual_config()).memory_fraction;
     return DS_OK;
 }
 
@@ -4413,7 +4592,7 @@ DSDEF ds_result (ds_pool_create)(const ds_pool_desc *desc, ds_pool *out) {
     if (r < 0) return r;
     ds__mdevice *dev = ds__mem_device(device);
     if (!dev) return ds__mem_error();
-    ds_mem_config c = desc->config ? *desc->config : dev->main.config;
+    ds_mem_config c = desc->config ? *desc->config : ds__config_of(dev);
     c.backend = DS_MEM_NATIVE;
     ds__mpool *p = ds__mpool_new(dev, &c, desc->label);
     if (!p) return DS_ERR_OUT_OF_MEMORY;
@@ -4508,6 +4687,7 @@ DSDEF ds_result (ds_pool_empty_cache)(ds_pool pool, size_t *out_released) {
     ds__mpool *p = ds__mpool_of(pool);
     if (!p) return DS_ERR_INVALID_HANDLE;
     if (ds__captures_open()) return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "memory cannot be given back while a capture is open");
+    if (ds__is_inside(p)) return ds__inside_fail();
     size_t done = ds__mem_flush(p->dev, p, 0);
     if (out_released) *out_released = done;
     return DS_OK;
@@ -4520,7 +4700,7 @@ static ds_result ds__capture_pool_make(uint64_t capture, void *user, void **out)
     ds__capture_wish *wish = user;
     ds__mpool *p = wish->pool;
     if (!p) {
-        ds_mem_config c = wish->dev->main.config;
+        ds_mem_config c = ds__config_of(wish->dev);
         c.backend = DS_MEM_NATIVE;
         if (!(p = ds__mpool_new(wish->dev, &c, NULL))) return DS_ERR_OUT_OF_MEMORY;
         p->name[0] = capture;
@@ -5251,7 +5431,7 @@ static int ds__moom_fragmentation(const ds__mshortage *s) {
 static int ds__moom_could_grow(const ds__mshortage *s) {
     void *at = NULL;
     size_t page = 0;
-    if (s->pool->config.expandable_segments || s->pool->alloc_fn || s->pool->shareable || s->dev->has_space == 0) return 0;
+    if (ds__policy(s->pool)->expandable_segments || s->pool->alloc_fn || s->pool->shareable || s->dev->has_space == 0) return 0;
     if (s->dev->has_space > 0) return 1;
     ds__tls.mute++;
     ds_result r = ds__space_reserve(s->dev->device, 2 * DS__MIB, &page, &at);
@@ -5261,7 +5441,7 @@ static int ds__moom_could_grow(const ds__mshortage *s) {
 }
 /* Memory that is there and cannot be used for this; 0: none. */
 static int ds__moom_hint_cached(ds__mshortage *s) {
-    const ds_mem_config *c = &s->pool->config;
+    const ds_mem_config *c = ds__policy(s->pool);
     char *out = s->hint;
     const size_t room = sizeof s->hint;
     if (s->pending >= s->wanted)
@@ -5372,7 +5552,7 @@ static void ds__oom_report(ds__mdevice *dev, ds__mpool *pool, size_t wanted, siz
     s.dev = dev;
     s.pool = pool ? pool : &dev->main;
     s.wanted = wanted;
-    s.segment = segment > wanted && !(s.pool->config.expandable_segments && dev->has_space > 0) ? segment : wanted;
+    s.segment = segment > wanted && !(ds__policy(s.pool)->expandable_segments && dev->has_space > 0) ? segment : wanted;
     ds__moom_collect(&s);
     ds__moom_hint(&s);
     page.text = t ? ds__alloc(page.room) : NULL;
@@ -6954,9 +7134,8 @@ static ds__mdevice *ds__pinned_device(void) {
         dev->total = ds__os_memory();
         dev->main.dev = dev;
         dev->main.owners = 1;
-        ds__mpool_apply(&dev->main, &c);
         atomic_store(&dev->limit, atomic_load(&ds__host.limit));
-        if ((ds__host.arena[0] = ds__host_arena(dev)) && (ds__host.arena[1] = ds__host_arena(dev)))
+        if (ds__mpool_apply(&dev->main, &c) && (ds__host.arena[0] = ds__host_arena(dev)) && (ds__host.arena[1] = ds__host_arena(dev)))
             atomic_store_explicit(&ds__host.dev, dev, memory_order_release);
         else dev = NULL;
     }
@@ -8648,6 +8827,7 @@ static void ds__mem_shutdown(void) {
     ds__m.shortage = NULL;
     ds__m.oom = NULL;
     ds__m.free_segments = NULL;
+    ds__m.policies = NULL;
     ds__m.pool_count = ds__m.pool_room = 0;
     ds__m.sorted_count = ds__m.sorted_room = ds__m.shortage_count = ds__m.oom_count = 0;
     ds__m.configured = 0;

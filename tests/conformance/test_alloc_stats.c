@@ -624,7 +624,7 @@ static void test_history_has_both_ends_of_each_free(void **state) {
     for (int quick = 0; quick < 2; quick++) {
         ds_mem_config c = config_of(PRESET_DEFAULT);
         text t = { NULL, 0 };
-        if (quick) c.debug = 0;
+        if (quick) { c.debug = 0; harness_restart(NULL); }
         begin_with(&c);
         ds_stream s = stream(0);
         ok(ds_mem_history_start(NULL));
@@ -663,6 +663,33 @@ static void test_a_request_that_fails_raises_no_peak(void **state) {
         }
 }
 
+/* What is allocated has been higher, what is active has not: the peak of that follows all the same. */
+static void test_the_peak_of_active_bytes_is_not_that_of_allocated_ones(void **state) {
+    (void)state;
+    for (int preset = 0; preset < PRESETS; preset++) {
+        ds_mem_config c = config_of(preset);
+        gate g = { 0 };
+        void *tiny[4];
+        c.reuse = DS_REUSE_NEVER;
+        begin_with(&c);
+        ds_stream s = stream(0), user = stream(0);
+        ok(ds_mem_free(block(12 * MIB, s)));
+        void *p = block(8 * MIB, s);
+        gate_close(user, &g);
+        ok(ds_mem_record_use(p, user));
+        ok(ds_mem_free(p));
+        for (int i = 0; i < 4; i++) tiny[i] = block(512, s);
+        p = block(6 * MIB, s);
+        ok(ds_mem_free(p));
+        assert_true(stat(0, "active_bytes.all.peak") >= (int64_t)(14 * MIB));
+        gate_open(&g);
+        ok(ds_stream_synchronize(user));
+        for (int i = 0; i < 4; i++) ok(ds_mem_free(tiny[i]));
+        ok(ds_stream_destroy(s)); ok(ds_stream_destroy(user));
+        finish();
+    }
+}
+
 const struct CMUnitTest tests_alloc_stats[] = {
     DS_TEST(test_every_statistic_of_a_kib_has_its_name_and_its_value, "torch: test_memory_stats of test_accelerator"),
     DS_TEST(test_every_name_of_a_statistic_is_known, "torch: memory_stats keys"),
@@ -682,5 +709,6 @@ const struct CMUnitTest tests_alloc_stats[] = {
     DS_TEST(test_room_below_the_peaks_is_given_out_once, "alloc"),
     DS_TEST(test_history_has_both_ends_of_each_free, "torch: test_memory_snapshot"),
     DS_TEST(test_a_request_that_fails_raises_no_peak, "alloc"),
+    DS_TEST(test_the_peak_of_active_bytes_is_not_that_of_allocated_ones, "torch: test_memory_stats"),
 };
 const size_t tests_alloc_stats_count = sizeof tests_alloc_stats / sizeof *tests_alloc_stats;

@@ -1051,7 +1051,7 @@ const struct CMUnitTest tests_memory_lines[] = {
     DS_TEST(test_memory_that_the_program_registered_is_pinned, "torch 106"),
     DS_TEST(test_a_live_block_costs_at_most_128_bytes_of_bookkeeping, "issue 5"),
     DS_TEST(test_a_thousand_freed_blocks_that_others_keep_are_told_once, "torch 3.15"),
-    DS_TEST(test_so_many_processes_can_have_a_block_and_no_more, "torch 3.15"),
+    DS_TEST_CPU(test_so_many_processes_can_have_a_block_and_no_more, "torch 3.15"), /* the stand-in lets 16 open an allocation */
     DS_TEST(test_a_process_can_export_so_many_blocks_and_no_more, "torch 3.15"),
 };
 const size_t tests_memory_lines_count = sizeof tests_memory_lines / sizeof *tests_memory_lines;
