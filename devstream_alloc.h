@@ -63,7 +63,7 @@ typedef enum ds_mem_statistics_level {
 typedef enum ds_mem_backend {
     DS_MEM_NATIVE = 0,        /**< this allocator's cache */
     DS_MEM_DRIVER_POOL = 1,   /**< the driver's own stream-ordered pool (cudaMallocAsync) */
-    DS_MEM_UNCACHED = 2       /**< every allocation is the driver's; a free waits for the device and for the uses of others (for debugging) */
+    DS_MEM_UNCACHED = 2       /**< every allocation is the driver's; a free waits for the block's stream and for the uses of others (for debugging) */
 } ds_mem_backend;
 
 /** The policy of a device's memory or of a pool. Start from ds_mem_config_default(), _torch() or _cupy() and change what you like:
@@ -325,7 +325,8 @@ DSDEF DS_MUST_USE ds_result ds_mem_reset_max_allocated(ds_device device);
 DSDEF DS_MUST_USE ds_result ds_mem_reset_max_cached(ds_device device);
 /** torch.cuda.memory_summary: its table to the character, with devstream's name in the title, to write_fn line by line. */
 DSDEF DS_MUST_USE ds_result ds_mem_summary(ds_device device, int abbreviated, ds_write_fn write_fn, void *user);
-/** torch.cuda.list_gpu_processes: which processes use the device and how much. A GPU's are told by NVML, which is loaded for it; where it is not, the text says so. */
+/** torch.cuda.list_gpu_processes: which processes use the device and how much. A GPU's are told by NVML, which is loaded for it; where it is not, the text says so.
+    A CPU device's memory belongs to its process: then come those that share memory of it (ds_mem_export, ds_mem_import), with how much they share. */
 DSDEF DS_MUST_USE ds_result ds_mem_list_processes(ds_device device, ds_write_fn write_fn, void *user);
 
 /* ---- history and snapshots --------------------------------------------------------------------------------------------- */
@@ -1449,7 +1450,7 @@ static uint64_t ds__capture_of(ds__stream *s);
 static ds_result ds__capture_pool_of(ds__stream *s, ds__mpool **out);
 static ds_result ds__capture_keep(ds__stream *s, ds__mpool *p);
 static ds_result ds__direct_free(ds__arena *a, ds__mblock *b);
-/* What a call may wait for when it gives blocks back that no cache keeps: an allocation for nothing, a free of plain memory for its device. */
+/* What a call may wait for when it gives blocks back that no cache keeps: an allocation for nothing, a free for the driver's own free of plain memory. */
 enum { DS__WAIT_NONE = 0, DS__WAIT_DEVICE, DS__WAIT_ALL };
 static size_t ds__direct_again(ds__mdevice *dev, int wait);
 static int ds__arena_drain(ds__arena *a);
@@ -2454,7 +2455,7 @@ static ds__arena *ds__arena_of(ds__mpool *p, ds__stream *s, ds_stream handle) {
     for (; a; a = a->next) { /* that of an ended stream without memory: streams that come and go need no more arenas */
         ds__arena_lock(a);
         int empty = a->orphan && !ds__arena_has_memory(a);
-        if (empty) { a->orphan = 0; a->stream = handle; a->stream_id = s->id; a->identity = identity; a->crowded = 0; memset(a->twin, 0, sizeof a->twin); }
+        if (empty) { a->slow_free = 0; ds__arena_apply(a); a->orphan = 0; a->stream = handle; a->stream_id = s->id; a->identity = identity; a->crowded = 0; memset(a->twin, 0, sizeof a->twin); }
         ds_event end = a->end;
         if (empty) a->end.id = 0;
         ds__arena_unlock(a);
@@ -4088,9 +4089,9 @@ static void ds__direct_drain(ds__mdevice *dev) {
 /* Policy without a cache, where every block is a segment: the driver's own pool, or plain memory.
    - The driver's pool: the block's stream waits for the other uses and gives the block back in its order. What an ended stream had comes back on a stream of the
      allocator's, behind that one's end. The host never waits.
-   - Plain memory: the host waits for the uses and the device, as ds_free does.
-   - Where that cannot be done now (a use or the free would have to be put on a stream that captures; a call of the driver failed) the block is deferred: it stays pending in its
-     arena's list, and allocations, frees, flushes and changes of the policy try again. At shutdown it ends with its segment. */
+   - Plain memory: the host waits for the block's stream and the uses of others, but for a device only when nobody knows what else to wait for.
+   - Where that cannot be done now (a capture stands in the way, or a call of the driver failed) the block is deferred: it stays pending in its arena's list, and allocations,
+     frees, flushes and changes of the policy try again. At shutdown it ends with its segment. */
 static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, void **out) {
     ds__arena *a = q->a;
     ds__mpool *p = a->pool;
@@ -4174,10 +4175,28 @@ static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, 
     return r;
 }
 
-/* Makes the stream wait for the uses of the block; one that cannot wait need not when they are done. */
-static ds_result ds__direct_wait(ds__mblock *b, ds_stream stream, int wait) {
-    ds_result r = ds__wait_uses(b, stream);
-    if (r < 0 && !ds__captures_open() && (wait ? ds__uses_awaited(b->uses) : ds__uses_done(b->uses))) r = DS_OK;
+/* Records what is to be recorded; no capture begins meanwhile. 0: one stands in the way. */
+static int ds__direct_record(ds__mblock *b) {
+    int done = 1;
+    if (!b->uses) return 1;
+    pthread_mutex_lock(&ds__g.begin);
+    DS_IGNORE(ds__record_uses(b));
+    for (ds__muse *u = b->uses; u; u = u->next) if (u->recorded != 1 && !ds__record_now(u)) done = 0;
+    pthread_mutex_unlock(&ds__g.begin);
+    return done;
+}
+
+/* Makes the stream wait for the uses of the block, then give it back. One that cannot wait need not when they are done. */
+static ds_result ds__direct_put(ds__stream *s, ds__mblock *b, int wait) {
+    ds_stream handle = { ds__handle(&s->slot) };
+    ds_result r = DS_NOT_READY;
+    for (int second = 0; second < 2 && r != DS_OK; second++) {
+        if (second && (ds__captures_open() || !(wait ? ds__uses_awaited(b->uses) : ds__uses_done(b->uses)))) break;
+        pthread_mutex_lock(&ds__g.begin); /* no capture begins on it meanwhile */
+        r = ds__capture_of(s) ? DS_NOT_READY : second ? DS_OK : ds__wait_uses(b, handle);
+        if (r == DS_OK) r = ds__async_free(s, b->ptr);
+        pthread_mutex_unlock(&ds__g.begin);
+    }
     return r;
 }
 
@@ -4192,11 +4211,10 @@ static ds__stream *ds__direct_giver(ds__mdevice *dev) {
 
 /* Gives a block of the driver's pool back in the order of its stream. Then, or when its stream has ended: behind that one's end. 1: it was done. */
 static int ds__direct_give(ds__arena *a, ds__mblock *b, int wait) {
-    ds_stream handle = a->stream;
-    ds_result r = DS_ERR_INVALID_HANDLE;
-    ds__stream *s = ds__pin(&ds__g.streams, handle.id);
+    ds_result r;
+    ds__stream *s = ds__pin(&ds__g.streams, a->stream.id);
     if (s) {
-        if (!ds__capture_of(s) && (r = ds__direct_wait(b, handle, wait)) == DS_OK) r = ds__async_free(s, b->ptr);
+        r = ds__direct_put(s, b, wait);
         ds__stream_unpin(s);
         if (r == DS_OK || !wait) return r == DS_OK;
     }
@@ -4205,24 +4223,50 @@ static int ds__direct_give(ds__arena *a, ds__mblock *b, int wait) {
     ds__arena_unlock(a);
     if (!end.id && !wait) return 0; /* nobody knows when the stream is done, or it is another thread's */
     if (!(s = ds__direct_giver(a->dev))) return 0;
-    handle.id = ds__handle(&s->slot);
-    r = end.id ? ds__wait_event(handle, end, DS__OP_WAIT) : ds__arena_drain(a) ? DS_OK : DS_NOT_READY;
-    if (r == DS_OK || r == DS_ERR_FAILED) r = ds__direct_wait(b, handle, wait);
-    if (r == DS_OK) r = ds__async_free(s, b->ptr);
+    ds_stream giver = { ds__handle(&s->slot) };
+    r = end.id ? ds__wait_event(giver, end, DS__OP_WAIT) : ds__arena_drain(a) ? DS_OK : DS_NOT_READY;
+    if (r == DS_OK || r == DS_ERR_FAILED) r = ds__direct_put(s, b, wait);
     ds__stream_unpin(s);
     return r == DS_OK;
 }
 
+/* The work on a plain block's own stream counts like a use. When the stream has ended its end does; 0: that has not come, or nobody knows when. */
+static int ds__direct_own(ds__arena *a, ds__mblock *b, int wait) {
+    ds_stream handle = a->stream;
+    ds__stream *s = ds__pin(&ds__g.streams, handle.id);
+    int alive = s && !a->orphan;
+    if (s) ds__stream_unpin(s);
+    if (alive) {
+        for (const ds__muse *u = b->uses; u; u = u->next) if (u->stream.id == handle.id) return 1;
+        ds__muse *u = ds__muse_new(a, a->dev->device);
+        if (!u) return wait == DS__WAIT_ALL && ds__arena_drain(a);
+        ds__arena_lock(a);
+        u->stream = handle;
+        u->next = b->uses;
+        b->uses = u;
+        atomic_fetch_add(&a->dev->late_uses, 1);
+        ds__arena_unlock(a);
+        return 1;
+    }
+    ds__arena_lock(a);
+    ds_event end = { a->orphan ? a->end.id : 0 };
+    ds__arena_unlock(a);
+    if (wait == DS__WAIT_ALL) return ds__arena_drain(a);
+    ds_result r = end.id && !ds__captures_open() ? ds__event_ask(end) : DS_NOT_READY;
+    return r == DS_OK || r == DS_ERR_FAILED;
+}
+
 /* Tries to give a block that is in no list back to the driver. 1: it was done. Nothing is locked. */
 static int ds__direct_try(ds__arena *a, ds__mblock *b, int wait) {
-    int recorded = 1;
-    DS_IGNORE(ds__record_uses(b));
-    for (ds__muse *u = b->uses; u; u = u->next) if (u->recorded != 1 && !ds__record_now(u)) recorded = 0;
-    if (!recorded && (wait != DS__WAIT_ALL || !ds__uses_awaited(b->uses))) return 0;
-    if (b->seg->source == DS__FROM_ASYNC) return ds__direct_give(a, b, wait == DS__WAIT_ALL);
-    if (wait == DS__WAIT_NONE || (b->uses && ds__captures_open())) return 0;
-    if (!(wait == DS__WAIT_ALL ? ds__uses_awaited(b->uses) : ds__uses_done(b->uses))) return 0;
-    return ds__segment_free(a->dev->device, b->seg->base, b->seg->size, 0) == DS_OK;
+    int plain = b->seg->source != DS__FROM_ASYNC, done;
+    if (plain && !ds__direct_own(a, b, wait)) return 0;
+    if (!ds__direct_record(b) && (wait != DS__WAIT_ALL || !ds__uses_awaited(b->uses))) return 0;
+    if (!plain) return ds__direct_give(a, b, wait == DS__WAIT_ALL);
+    if (wait == DS__WAIT_NONE || ds__captures_open()) return 0; /* a capture could forbid to ask */
+    ds__tls.quiet++;
+    done = wait == DS__WAIT_ALL ? ds__uses_awaited(b->uses) : ds__uses_done(b->uses);
+    ds__tls.quiet--;
+    return done && ds__segment_free(a->dev->device, b->seg->base, b->seg->size, 1) == DS_OK;
 }
 
 /* The driver has it: its description goes. */
@@ -4276,7 +4320,7 @@ static ds__mblock *ds__direct_next(ds__arena *a) {
 /* Tries the deferred blocks again, those first that have not been tried for longest: a few, or all (DS__WAIT_ALL). Returns the bytes. Nothing is locked. */
 static size_t ds__direct_again(ds__mdevice *dev, int wait) {
     size_t done = 0;
-    if (DS__LIKELY(!atomic_load(&dev->deferred))) return 0;
+    if (DS__LIKELY(!atomic_load(&dev->deferred)) || ds__captures_open()) return 0; /* a stream may become a part of one in another thread at any time */
     ds__tls.mute++;
     for (ds__arena *a = ds__first_arena(dev, &dev->main); a; a = a->next) {
         ds__arena_lock(a);
@@ -5255,6 +5299,8 @@ static ds_result ds__mprocesses_cuda(ds_device device, ds__pen *p) {
 static ds_result ds__mprocesses_cuda(ds_device device, ds__pen *p) { (void)device; (void)p; return DS_OK; } /* there is no such device */
 #endif
 
+static void ds__share_list(ds_device device, ds__pen *p);
+
 DSDEF ds_result (ds_mem_list_processes)(ds_device device, ds_write_fn write_fn, void *user) {
     DS__ENTER("ds_mem_list_processes");
     DS__REQUIRE(write_fn, "write_fn is NULL");
@@ -5264,9 +5310,10 @@ DSDEF ds_result (ds_mem_list_processes)(ds_device device, ds_write_fn write_fn, 
     size_t avail = 0, total = 0;
     ds__pen_print(&pen, "%s:%d\n", device.type == DS_DEVICE_CUDA ? "GPU" : "CPU", device.index);
     if (device.type == DS_DEVICE_CUDA) r = ds__mprocesses_cuda(device, &pen);
-    else if ((r = ds__driver_of(device)->device_memory(device.index, &avail, &total)) == DS_OK) { /* nobody else has this device */
+    else if ((r = ds__driver_of(device)->device_memory(device.index, &avail, &total)) == DS_OK) {
         if (total > avail) ds__mprocess(&pen, (unsigned)getpid(), total - avail);
         else ds__pen_print(&pen, "no processes are running\n");
+        ds__share_list(device, &pen);
     }
     return r == DS_OK && pen.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped) : r;
 }
@@ -8208,6 +8255,9 @@ static void ds__stake_end(ds__board *b, uint32_t i) {
 }
 static void ds__stake_close(uint32_t i) { atomic_fetch_and(&ds__boards.own->sheet->stake[i].word, ~(uint64_t)1); }
 
+/* A lease says who has it as a lane does: number << 24 | process id. */
+static uint64_t ds__lease_number(uint64_t lease) { return lease >> 24; }
+
 /* Whether somebody has a lease of the own stake; look: those of processes that are gone are ended first. */
 static int ds__stake_leased(uint32_t i, int look) {
     ds__board *b = ds__boards.own;
@@ -8215,7 +8265,7 @@ static int ds__stake_leased(uint32_t i, int look) {
     int leased = 0;
     for (int k = 0; k < DS__LEASES; k++) {
         uint64_t who = atomic_load(&s->lease[k]);
-        if (who && look && !ds__board_alive(b, who) && atomic_compare_exchange_strong(&s->lease[k], &who, 0)) continue;
+        if (who && look && !ds__board_alive(b, ds__lease_number(who)) && atomic_compare_exchange_strong(&s->lease[k], &who, 0)) continue;
         leased |= who != 0;
     }
     return leased;
@@ -8227,8 +8277,8 @@ static ds_result ds__lease_take(ds__board *b, uint32_t stake, uint32_t generatio
     for (uint32_t k = 0; k < 2 * DS__LEASES; k++) {
         _Atomic uint64_t *lease = &s->lease[k % DS__LEASES];
         uint64_t who = k < DS__LEASES ? 0 : atomic_load(lease);
-        if (who && ds__board_alive(b, who)) continue;
-        if (!atomic_compare_exchange_strong(lease, &who, b->me)) continue;
+        if (who && ds__board_alive(b, ds__lease_number(who))) continue;
+        if (!atomic_compare_exchange_strong(lease, &who, b->me << 24 | ((uint64_t)getpid() & 0xffffff))) continue;
         if (atomic_load(&s->word) == ((uint64_t)generation << 1 | 1)) { *out = k % DS__LEASES; return DS_OK; }
         atomic_store(lease, 0);
         return ds__fail(DS_ERR_INVALID_HANDLE, "process %d has freed the block", b->pid);
@@ -8749,6 +8799,47 @@ static void ds__share_collect_now(int how, size_t *out_count) {
     }
     if (out_count) *out_count = count;
 }
+/* Who has blocks of the device, or has given it some: the number on the own board (0: it has given), the process, and how much. */
+enum { DS__SHARERS = 256 }; /* more are not told */
+typedef struct ds__sharers { size_t count; struct { uint64_t number, bytes; unsigned pid; } at[DS__SHARERS]; } ds__sharers;
+static void ds__sharer_add(ds__sharers *l, uint64_t number, unsigned pid, size_t bytes) {
+    size_t i = 0;
+    while (i < l->count && (l->at[i].number != number || l->at[i].pid != pid)) i++;
+    if (i == DS__SHARERS) return;
+    if (i == l->count) { l->count++; l->at[i].number = number; l->at[i].pid = pid; l->at[i].bytes = 0; }
+    l->at[i].bytes += bytes;
+}
+static void ds__sharers_of(ds__sharers *l, ds_device device, const ds__sent *s) {
+    for (; s; s = s->next) {
+        const ds__arena *a = atomic_load(&s->block->seg->arena);
+        for (int k = 0; k < DS__LEASES && a && a->dev->device.index == device.index && a->dev->device.type == device.type; k++) {
+            uint64_t lease = atomic_load(&ds__boards.own->sheet->stake[s->stake].lease[k]);
+            if (lease) ds__sharer_add(l, ds__lease_number(lease), (unsigned)(lease & 0xffffff), s->block->size);
+        }
+    }
+}
+static void ds__share_list(ds_device device, ds__pen *p) {
+    ds__sharers *l = ds__alloc(sizeof *l);
+    if (!l) return;
+    pthread_mutex_lock(&ds__share.mutex);
+    if (ds__boards.own) {
+        ds__lock_take(&ds__share.lock); /* so long none of the blocks is used again */
+        for (size_t i = 0; i < DS__SENT_BUCKETS; i++) ds__sharers_of(l, device, ds__share.bucket[i]);
+        ds__sharers_of(l, device, ds__share.limbo);
+        ds__lock_give(&ds__share.lock);
+    }
+    for (size_t i = 0; i < l->count; i++) if (!ds__board_alive(ds__boards.own, l->at[i].number)) l->at[i].bytes = 0;
+    for (const ds__got *g = ds__share.got; g; g = g->next)
+        if (!atomic_load(&g->gone) && g->guest->device.index == device.index && g->guest->device.type == device.type)
+            ds__sharer_add(l, 0, (unsigned)g->guest->board->pid, g->size);
+    pthread_mutex_unlock(&ds__share.mutex);
+    for (size_t i = 0; i < l->count; i++) {
+        for (size_t k = i + 1; k < l->count; k++) if (l->at[k].pid == l->at[i].pid) { l->at[i].bytes += l->at[k].bytes; l->at[k].bytes = 0; }
+        if (l->at[i].bytes) ds__mprocess(p, l->at[i].pid, l->at[i].bytes);
+    }
+    ds__release(l);
+}
+
 static void ds__share_collect_by_the_way(void) { ds__share_collect_now(DS__COLLECT_BY_THE_WAY, NULL); }
 static size_t ds__share_collect(void) {
     size_t count = 0;

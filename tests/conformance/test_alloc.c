@@ -1869,6 +1869,47 @@ static void test_uses_on_one_device_after_the_other_are_noted(void **state) {
     }
 }
 
+typedef struct seen_stream { const void *ptr; uint64_t blocks, events[8]; } seen_stream;
+static void see_block(const ds_mem_block *b, void *user) {
+    seen_stream *seen = user;
+    if (b->ptr == seen->ptr) seen->blocks = b->stream;
+}
+static void see_event(ds_device device, const ds_mem_event *e, void *user) {
+    seen_stream *seen = user;
+    (void)device;
+    if (e->address == (uint64_t)(uintptr_t)seen->ptr && (unsigned)e->action < 8) seen->events[e->action] = e->stream;
+}
+static void test_a_block_that_was_lent_belongs_to_the_stream_that_allocated_it(void **state) {
+    (void)state;
+    ds_mem_config c = config_of(PRESET_TORCH);
+    c.reuse = DS_REUSE_ALWAYS;
+    gate g = { 0 };
+    uint64_t id = 0;
+    begin_with(&c);
+    ds_stream s = stream(0), t = stream(0);
+    void *p = block(4 * MIB, s);
+    seen_stream seen = { .ptr = p };
+    ok(ds_stream_id(t, &id));
+    ok(ds_mem_free(p));
+    ok(ds_mem_on_event(see_event, &seen));
+    assert_ptr_equal(block(4 * MIB, t), p);
+    assert_int_equal(find(p).stream, id);
+    gate_close(t, &g);
+    ok(ds_mem_free(p));
+    ok(ds_mem_each_block(harness_device(0), see_block, &seen)); /* it is pending */
+    assert_int_equal(seen.blocks, id);
+    ok(ds_stream_destroy(t));
+    gate_open(&g);
+    ok(ds_device_synchronize(harness_device(0)));
+    ok(ds_mem_empty_cache(harness_device(0), NULL));
+    ok(ds_mem_remove_on_event(see_event, &seen));
+    assert_int_equal(seen.events[DS_ACTION_ALLOC], id);
+    assert_int_equal(seen.events[DS_ACTION_FREE_REQUESTED], id);
+    assert_int_equal(seen.events[DS_ACTION_FREE_COMPLETED], id);
+    ok(ds_stream_destroy(s));
+    finish();
+}
+
 const struct CMUnitTest tests_alloc[] = {
     DS_TEST(test_an_allocation_counts_and_its_free_takes_it_back_exactly, "torch: test_memory_allocation"),
     DS_TEST(test_size_zero_gives_no_block_and_counts_nothing, "cupy: TestMemoryPool zero size, paddle: ZeroSizeRecordStreamTest"),
@@ -1927,5 +1968,6 @@ const struct CMUnitTest tests_alloc[] = {
     DS_TEST(test_record_stream_counts_beside_record_use_in_either_order, "alloc"),
     DS_TEST(test_a_split_without_memory_for_its_description_changes_nothing, "alloc"),
     DS_TEST(test_uses_on_one_device_after_the_other_are_noted, "alloc"),
+    DS_TEST(test_a_block_that_was_lent_belongs_to_the_stream_that_allocated_it, "alloc"),
 };
 const size_t tests_alloc_count = sizeof tests_alloc / sizeof *tests_alloc;

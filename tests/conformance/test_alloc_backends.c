@@ -976,6 +976,7 @@ static void test_a_block_is_freed_while_its_stream_captures(void **state) {
             ok(ds_stream_synchronize(a));
             assert_int_equal(*(const uint64_t *)w, 0x0101010101010101u);
             ok(ds_mem_free(q));
+            if (backend == DS_MEM_UNCACHED) ok(ds_mem_empty_cache(harness_device(0), NULL));
             assert_int_equal(pending_blocks(), 0);
             assert_int_equal(stat(0, "num_device_free"), 3);
             assert_int_equal(reserved(0), 0);

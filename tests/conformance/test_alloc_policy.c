@@ -1302,6 +1302,128 @@ static void test_the_backend_is_not_changed_under_pending_blocks(void **state) {
     finish();
 }
 
+/* ---- what goes to another stream whole ---- */
+
+static void test_a_small_request_takes_no_large_pending_block_while_there_is_other_memory(void **state) {
+    (void)state;
+    for (int preset = 0; preset < PRESETS; preset++)
+        for (int short_of_memory = 0; short_of_memory < 2; short_of_memory++) {
+            gate g = { 0 };
+            ds_graph graph;
+            begin(preset);
+            ds_stream s = stream(0), t = stream(0);
+            void *p = block(80 * MIB, s), *q; /* whole pages of every policy */
+            gate_close(t, &g);
+            ok(ds_mem_record_use(p, t));
+            ok(ds_mem_free(p));
+            ok(ds_stream_destroy(s));
+            ds_stream u = stream(0), v = stream(0);
+            if (short_of_memory) { /* and nothing can be waited for */
+                ok(ds_mem_set_limit(harness_device(0), ds_mem_reserved(harness_device(0))));
+                ok(ds_capture_begin(v, DS_CAPTURE_RELAXED));
+            }
+            q = block(2 * MIB, u);
+            if (short_of_memory) assert_ptr_equal(q, p);
+            else assert_true(size_of(q) < 4 * MIB);
+            ok(ds_mem_free(q));
+            if (short_of_memory) { ok(ds_capture_end(v, &graph)); ok(ds_graph_destroy(graph)); }
+            gate_open(&g);
+            ok(ds_device_synchronize(harness_device(0)));
+            ok(ds_mem_set_limit(harness_device(0), 0));
+            ok(ds_stream_destroy(t));
+            ok(ds_stream_destroy(u));
+            ok(ds_stream_destroy(v));
+            finish();
+        }
+}
+
+static void test_what_lies_around_an_aligned_block_is_free(void **state) {
+    (void)state;
+    for (int preset = 0; preset < PRESETS; preset++) {
+        begin(preset);
+        ds_stream s = stream(0);
+        void *front = block(MIB + 512, s), *p = NULL;
+        ok(ds_mem_alloc_with(&(ds_mem_request){ .size = 3 * MIB, .stream = s, .alignment = 2 * MIB }, &p));
+        assert_int_equal((uintptr_t)p % (2 * MIB), 0);
+        assert_true(size_of(p) <= 4 * MIB && size_of(p) >= 3 * MIB);
+        ok(ds_mem_validate(harness_device(0)));
+        check_invariants(0);
+        ok(ds_mem_free(p));
+        ok(ds_mem_free(front));
+        ok(ds_stream_destroy(s));
+        finish();
+    }
+}
+
+static void test_a_pool_that_does_not_split_has_one_alignment(void **state) {
+    (void)state;
+    ds_pool pool;
+    void *p = NULL;
+    begin(PRESET_TORCH);
+    ds_stream s = stream(0);
+    ok(ds_pool_create(&(ds_pool_desc){ .device = harness_device(0), .no_split = 1 }, &pool));
+    refused(ds_mem_alloc_with(&(ds_mem_request){ .size = 1000, .stream = s, .pool = pool, .alignment = 1 << 16 }, &p), DS_ERR_INVALID_VALUE);
+    assert_null(p);
+    ok(ds_mem_alloc_with(&(ds_mem_request){ .size = 1000, .stream = s, .pool = pool, .alignment = 512 }, &p));
+    ok(ds_mem_free(p));
+    ok(ds_pool_destroy(pool));
+    ok(ds_stream_destroy(s));
+    finish();
+}
+
+/* ---- changes beside allocations ---- */
+
+static _Atomic int changes_over;
+static void *allocate_beside(void *arg) {
+    ds_stream s = stream(0);
+    uint32_t x = (uint32_t)(uintptr_t)arg;
+    while (!changes_over) {
+        void *p[8];
+        int n = 0;
+        for (; n < 8; n++) {
+            x = x * 1664525u + 1013904223u;
+            if (ds_mem_alloc_with(&(ds_mem_request){ .size = x % (x & 1 ? 6 * MIB : 9000) + 1, .stream = s, .alignment = x & 2 ? 4096 : 0 }, &p[n]) < 0) break;
+        }
+        while (n > 0) ok_thread(ds_mem_free(p[--n]));
+    }
+    ok_thread(ds_stream_destroy(s));
+    return NULL;
+}
+static void *set_fractions(void *arg) {
+    for (int i = 0; i <= 300; i++) ok_thread(ds_mem_set_fraction(harness_device(0), i % 2 ? 0.5 : 0.25));
+    return arg;
+}
+static void test_limits_and_policies_may_change_beside_allocations(void **state) {
+    pthread_t threads[3];
+    ds_mem_config c;
+    double fraction = 0;
+    (void)state;
+    begin(PRESET_DEFAULT);
+    changes_over = 0;
+    for (uintptr_t i = 0; i < 2; i++) assert_int_equal(pthread_create(&threads[i], NULL, allocate_beside, (void *)i), 0);
+    assert_int_equal(pthread_create(&threads[2], NULL, set_fractions, NULL), 0);
+    for (size_t i = 0; i <= 300; i++) ok(ds_mem_set_limit(harness_device(0), (i % 3 + 40) * MIB)); /* neither loses the other's */
+    pthread_join(threads[2], NULL);
+    ok(ds_mem_get_config(harness_device(0), &c));
+    ok(ds_mem_get_fraction(harness_device(0), &fraction));
+    assert_true(fraction == 0.25 && c.memory_fraction == 0.25);
+    assert_int_equal(c.limit, 40 * MIB);
+    for (int i = 0; i < 60; i++) {
+        c = config_of(i % PRESETS);
+        c.debug = i % 7 == 0 ? 1 : 0;
+        c.limit = 200 * MIB;
+        if (i % 4 == 0) c.max_split_size = 32 * MIB;
+        if (i % 5 == 0) memset(c.roundup_power2_divisions, 3, sizeof c.roundup_power2_divisions);
+        ok(ds_mem_configure(harness_device(0), &c));
+        harness_nap();
+    }
+    changes_over = 1;
+    for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
+    ok(ds_mem_validate(harness_device(0)));
+    check_invariants(0);
+    finish();
+}
+
 const struct CMUnitTest tests_alloc_policy[] = {
     DS_TEST(test_sizes_are_rounded_up_to_512, "cupy: test_round_size"),
     DS_TEST(test_segments_have_torchs_sizes_under_its_preset, "torch: test_graph_memory_stats sizes"),
@@ -1348,5 +1470,9 @@ const struct CMUnitTest tests_alloc_policy[] = {
     DS_TEST(test_a_trim_leaves_the_low_pages, "alloc"),
     DS_TEST(test_pages_are_those_of_the_policy_that_counts, "alloc"),
     DS_TEST(test_the_backend_is_not_changed_under_pending_blocks, "alloc"),
+    DS_TEST(test_a_small_request_takes_no_large_pending_block_while_there_is_other_memory, "alloc"),
+    DS_TEST(test_what_lies_around_an_aligned_block_is_free, "alloc"),
+    DS_TEST(test_a_pool_that_does_not_split_has_one_alignment, "alloc"),
+    DS_TEST(test_limits_and_policies_may_change_beside_allocations, "alloc"),
 };
 const size_t tests_alloc_policy_count = sizeof tests_alloc_policy / sizeof *tests_alloc_policy;

@@ -1103,6 +1103,27 @@ static void test_a_late_write_behind_a_block_is_reported_too(void **state) {
     }
 }
 
+/* An observer must not call devstream; what it is told then is not the sentence of the call that runs. */
+static void meddle(ds_device device, size_t needed, size_t total, size_t free_bytes, void *user) {
+    (void)device, (void)needed, (void)total, (void)free_bytes;
+    *(ds_result *)user = ds_mem_free((void *)16);
+}
+static void test_an_observer_that_calls_devstream_does_not_rename_the_request(void **state) {
+    ds_result meddled = DS_OK;
+    void *p = NULL;
+    (void)state;
+    begin(PRESET_DEFAULT);
+    ds_stream s = stream(0);
+    ok(ds_mem_on_out_of_memory(meddle, &meddled));
+    no_memory(ds_mem_alloc((size_t)1 << 50, s, &p));
+    assert_int_equal(meddled, DS_ERR_NOT_PERMITTED);
+    assert_non_null(strstr(ds_last_error(), "ds_mem_alloc: 1048576.00 GiB"));
+    assert_null(strstr(ds_last_error(), "ds_mem_free"));
+    ok(ds_mem_remove_on_out_of_memory(meddle, &meddled));
+    ok(ds_stream_destroy(s));
+    finish();
+}
+
 const struct CMUnitTest tests_alloc_shortage[] = {
     DS_TEST(test_a_limit_is_kept_to_the_byte, "cupy: test_alloc_limit"),
     DS_TEST(test_cached_memory_does_not_count_against_a_limit, "cupy: test_alloc_limit_fragmented"),
@@ -1143,5 +1164,6 @@ const struct CMUnitTest tests_alloc_shortage[] = {
     DS_TEST(test_what_the_device_refuses_counts_for_nothing_on_any_backend, "alloc"),
     DS_TEST(test_what_the_drivers_pool_keeps_is_given_back_in_need, "cupy: TestMemoryAsyncPool"),
     DS_TEST(test_a_late_write_behind_a_block_is_reported_too, "alloc"),
+    DS_TEST(test_an_observer_that_calls_devstream_does_not_rename_the_request, "alloc"),
 };
 const size_t tests_alloc_shortage_count = sizeof tests_alloc_shortage / sizeof *tests_alloc_shortage;

@@ -1273,6 +1273,37 @@ static void test_what_was_not_freed_is_told_at_shutdown(void **state) {
     harness_restart(NULL);
 }
 
+/* An answer that says nothing of the work is no "done". */
+static void test_an_event_that_cannot_be_asked_for_is_not_done(void **state) {
+    (void)state;
+    ds_init_desc init = { .layers = "fault", .fault = "event_query:1" };
+    gate g = { 0 };
+    unsigned char *h, *other = NULL, seen = 0;
+    void *p;
+    harness_restart(&init);
+    ds_stream s = stream(0);
+    ok(ds_pinned_set_limit(4 * MIB));
+    ok(ds_alloc(harness_device(0), 4 * MIB, &p));
+    h = pinned(4 * MIB);
+    memset(h, 5, 4 * MIB);
+    gate_close(s, &g);
+    ok(ds_copy(p, h, 4 * MIB, s));
+    ok(ds_pinned_record_use(h, s));
+    ok(ds_pinned_free(h));
+    no_memory(ds_pinned_alloc(4 * MIB, (void **)&other));
+    assert_null(other);
+    gate_open(&g);
+    ok(ds_stream_synchronize(s));
+    ok(ds_copy(&seen, p, 1, s));
+    ok(ds_stream_synchronize(s));
+    assert_int_equal(seen, 5);
+    assert_ptr_equal(other = pinned(4 * MIB), h);
+    ok(ds_pinned_free(other));
+    ok(ds_free(p));
+    ok(ds_stream_destroy(s));
+    harness_restart(NULL);
+}
+
 const struct CMUnitTest tests_pinned[] = {
     DS_TEST(test_a_freed_block_is_used_again_at_once, "torch: test_caching_pinned_memory, check_reuse, cupy: pinned test_free, test_malloc"),
     DS_TEST(test_nothing_is_allocated_for_size_zero, "cupy: pinned test_zero_size"),
@@ -1318,5 +1349,6 @@ const struct CMUnitTest tests_pinned[] = {
     DS_TEST(test_a_fault_at_any_call_of_the_driver_spoils_no_pinned_memory, "pinned"),
     DS_TEST(test_a_shortage_of_bookkeeping_spoils_no_pinned_memory, "pinned"),
     DS_TEST(test_what_was_not_freed_is_told_at_shutdown, "pinned"),
+    DS_TEST(test_an_event_that_cannot_be_asked_for_is_not_done, "pinned"),
 };
 const size_t tests_pinned_count = sizeof tests_pinned / sizeof *tests_pinned;

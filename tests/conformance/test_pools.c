@@ -1171,6 +1171,55 @@ static void test_a_new_pool_has_nothing_of_one_that_is_gone(void **state) {
         }
 }
 
+/* An upstream that uses devstream itself. */
+enum { ASK_THE_POOL, EMPTY_THE_POOL, ASK_THE_THREADS_POOL, EMPTY_THE_DEVICE, WAYS_BACK };
+static struct { int way, calls; ds_pool pool, from; ds_stream stream; ds_result result; char sentence[200]; } way_back;
+static void *come_back(ptrdiff_t size, int device, void *s) {
+    void *p = NULL, *q = NULL;
+    (void)s;
+    way_back.calls++;
+    switch (way_back.way) {
+    case ASK_THE_POOL: way_back.result = ds_mem_alloc_with(&(ds_mem_request){ .size = 1000, .stream = way_back.stream, .pool = way_back.pool }, &q); break;
+    case EMPTY_THE_POOL: way_back.result = ds_pool_empty_cache(way_back.pool, NULL); break;
+    case ASK_THE_THREADS_POOL: way_back.result = ds_mem_alloc(1000, way_back.stream, &q); break;
+    default: way_back.result = ds_mem_empty_cache(harness_device(device), NULL);
+    }
+    snprintf(way_back.sentence, sizeof way_back.sentence, "%s", way_back.result < 0 ? ds_last_error() : "");
+    if (q) way_back.from = pool_of(q);
+    ok_thread(ds_mem_free(q));
+    ok_thread(ds_alloc(harness_device(device), (size_t)size, &p));
+    return p;
+}
+static void go_back(void *p, ptrdiff_t size, int device, void *s) {
+    (void)size, (void)device, (void)s;
+    if (way_back.way == EMPTY_THE_POOL) way_back.result = ds_pool_empty_cache(way_back.pool, NULL);
+    ok_thread(ds_free(p));
+}
+static void test_an_upstream_cannot_use_its_own_pool(void **state) {
+    (void)state;
+    for (way_back.way = 0; way_back.way < WAYS_BACK; way_back.way++) {
+        int refused_here = way_back.way == ASK_THE_POOL || way_back.way == EMPTY_THE_POOL;
+        begin(PRESET_TORCH);
+        way_back.stream = stream(0);
+        way_back.calls = 0;
+        way_back.from.id = 77;
+        ok(ds_pool_create(&(ds_pool_desc){ .device = harness_device(0), .alloc_fn = come_back, .free_fn = go_back }, &way_back.pool));
+        ok(ds_pool_push(way_back.pool));
+        void *p = block(3 * MIB, way_back.stream);
+        ok(ds_pool_pop());
+        assert_int_equal(way_back.calls, 1);
+        assert_int_equal(way_back.result, refused_here ? DS_ERR_NOT_PERMITTED : DS_OK);
+        if (way_back.way == ASK_THE_THREADS_POOL) assert_int_equal(way_back.from.id, 0);
+        paint(p, 3 * MIB, 1, way_back.stream);
+        ok(ds_mem_free(p));
+        ok(ds_pool_empty_cache(way_back.pool, NULL));
+        if (way_back.way == EMPTY_THE_POOL) assert_int_equal(way_back.result, DS_ERR_NOT_PERMITTED); /* by the free */
+        ok(ds_pool_destroy(way_back.pool));
+        ok(ds_stream_destroy(way_back.stream));
+        finish();
+    }
+}
+
 const struct CMUnitTest tests_pools[] = {
     DS_TEST(test_a_pool_has_memory_of_its_own, "cupy: test_set_allocator"),
     DS_TEST(test_memory_in_a_pool_is_kept_by_stream, "alloc"),
@@ -1209,5 +1258,6 @@ const struct CMUnitTest tests_pools[] = {
     DS_TEST(test_pools_that_come_and_go_leave_nothing_behind, "peers D6"),
     DS_TEST(test_pending_blocks_of_a_pool_that_is_gone_are_waited_for, "alloc"),
     DS_TEST(test_a_new_pool_has_nothing_of_one_that_is_gone, "peers D6"),
+    DS_TEST(test_an_upstream_cannot_use_its_own_pool, "alloc"),
 };
 const size_t tests_pools_count = sizeof tests_pools / sizeof *tests_pools;

@@ -1489,6 +1489,64 @@ static void test_a_fault_in_any_call_loses_nothing(void **state) {
 }
 
 /* On the stand-in a record of a process that died never ends, and CUDA does not say what becomes of it: those tests are the CPU driver's. */
+/* ---- who shares ---- */
+
+typedef struct process_list { char text[4000]; size_t n; } process_list;
+static int keep_text(const char *text, size_t size, void *user) {
+    process_list *l = user;
+    if (size > sizeof l->text - 1 - l->n) return 1;
+    memcpy(l->text + l->n, text, size);
+    l->n += size;
+    l->text[l->n] = 0;
+    return 0;
+}
+/* MiB that a process is said to use; -1: it is not listed. */
+static double shared_with(pid_t pid) {
+    process_list l = { .n = 0 };
+    char line[40];
+    double mb = -1;
+    ok(ds_mem_list_processes(harness_device(0), keep_text, &l));
+    snprintf(line, sizeof line, "process %10u uses ", (unsigned)pid);
+    const char *at = strstr(l.text, line);
+    return at && sscanf(at + strlen(line), "%lf", &mb) == 1 ? mb : -1;
+}
+static void test_processes_that_share_a_cpu_devices_memory_are_listed(void **state) {
+    (void)state;
+    ds_stream s = made();
+    ds_pool pool = shareable_pool(0);
+    void *ptr, *more, *theirs;
+    peer p = start_peer(), q = start_peer();
+    ok(alloc_in(pool, 3 << 20, s, &ptr));
+    ok(alloc_in(pool, 1 << 20, s, &more));
+    assert_true(shared_with(p.pid) < 0);
+    give_block(&p, ptr, 0, 0);
+    give_block(&q, ptr, 0, 0);
+    give_block(&p, more, 1, 0);
+    assert_true(shared_with(getpid()) >= 4);
+    assert_true(shared_with(p.pid) == 4);
+    assert_true(shared_with(q.pid) == 3);
+    tell(p, .verb = BLOCK_CLOSE, .a = 0, .b = 0);
+    tell(p, .verb = STREAM_SYNC, .b = 0);
+    assert_true(shared_with(p.pid) == 1);
+    ok(ds_mem_free(ptr)); /* q has it still */
+    assert_true(shared_with(q.pid) == 3);
+    kill_peer(&q);
+    assert_true(shared_with(q.pid) < 0);
+    tell(p, .verb = BLOCK_ALLOC, .a = 2, .b = 0, .size = 2 << 20);
+    ds_ipc_mem_handle h = tell(p, .verb = BLOCK_EXPORT, .a = 2).block;
+    ok(ds_mem_import(harness_device(0), &h, s, &theirs));
+    assert_true(shared_with(p.pid) == 3); /* one of ours, and one of its own */
+    ok(ds_mem_import_close(theirs, s));
+    ok(ds_stream_synchronize(s));
+    assert_true(shared_with(p.pid) == 1);
+    end_peer(&p);
+    assert_true(shared_with(p.pid) < 0);
+    ok(ds_mem_free(more));
+    ok(ds_mem_ipc_collect());
+    ok(ds_pool_destroy(pool));
+    ok(ds_stream_destroy(s));
+}
+
 const struct CMUnitTest tests_sharing[] = {
     DS_TEST(test_a_stream_waits_for_a_record_of_another_process, "issue 5.8"),
     DS_TEST(test_an_imported_event_can_be_recorded, "issue 5.8"),
@@ -1528,5 +1586,6 @@ const struct CMUnitTest tests_sharing[] = {
     DS_TEST(test_a_shutdown_ends_what_is_shared_on_both_sides, "issue 5.8"),
     DS_TEST(test_a_pool_ends_while_others_have_its_blocks, "issue 5.8"),
     DS_TEST(test_a_fault_in_any_call_loses_nothing, "issue 5.8"),
+    DS_TEST_CPU(test_processes_that_share_a_cpu_devices_memory_are_listed, "alloc"),
 };
 const size_t tests_sharing_count = sizeof tests_sharing / sizeof *tests_sharing;
