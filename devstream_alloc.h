@@ -1457,7 +1457,7 @@ static int ds__arena_drain(ds__arena *a);
 static void ds__async_give(ds__mdevice *dev, size_t keep);
 typedef struct ds__wanted ds__wanted;
 static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, void **out);
-static void ds__align(ds__wanted *q, size_t align, size_t size);
+static int ds__align(ds__wanted *q, size_t align, size_t size);
 static ds_result ds__validate(ds__mdevice *dev);
 static void ds__mem_limit(ds__mdevice *dev);
 static void ds__mem_shutdown(void);
@@ -3467,6 +3467,7 @@ static int ds__borrow(ds__wanted *q, ds__arena *from) {
     int own = !from->orphan && from->stream.id == q->stream.id; /* another pool's, but the same stream's: nobody waits */
     other.a = from;
     other.fresh = 0;
+    if (from->orphan && !ds__captures_open()) (void)ds__poll(from, 0); /* nobody else asks there, unless memory is short */
     ds__arena_lock(from);
     ds__unpark_all(from);
     int worth = from->free_bytes >= q->size || (from->pending_bytes >= q->size && !q->aligned);
@@ -3737,8 +3738,8 @@ __attribute__((noinline)) static ds_result ds__request(ds__stream *s, const ds_m
     if (!ds__try(&q)) r = ds__ask_slow(&q);
     if (request->label) ds_mem_label_pop();
     if (r < 0) return r;
-    if (align) ds__align(&q, align, q.size - align);
-    if (DS__UNLIKELY(a->watched)) r = ds__watched_alloc(&q, guard);
+    if (align && !ds__align(&q, align, q.size - align)) r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a block");
+    else if (DS__UNLIKELY(a->watched)) r = ds__watched_alloc(&q, guard);
     if (r < 0) { ds__block_end(atomic_load(&q.block->seg->arena), q.block); return r; }
     ds__note_block(a, DS_ACTION_ALLOC, q.block);
     *out = q.block->ptr;
@@ -3844,6 +3845,7 @@ static ds_result ds__record_uses(ds__mblock *b) {
         if (capture && capture != u->capture) { u->recorded = 0; continue; } /* what counts is the work from before: when the capture is over */
         u->capture = capture;
         ds_result r = ds__event_record(u->event, u->stream, DS__OP_RECORD);
+        if (r == DS_ERR_INVALID_HANDLE && u->lost) { u->recorded = 0; continue; }
         if (r == DS_ERR_INVALID_HANDLE) r = DS_OK; /* the stream has ended: the event is one of before, or none, and done */
         u->recorded = r >= 0;
         if (r < 0) return r;
@@ -4000,14 +4002,15 @@ DSDEF ds_result (ds_mem_record_stream)(void *ptr, ds_stream stream) {
 
 /* ---- special requests ---- */
 
-/* Cuts the front of a block off so that it starts aligned, and what is behind `size`; the request was larger by the alignment. */
-static void ds__align(ds__wanted *q, size_t align, size_t size) {
+/* Cuts the front of a block off so that it starts aligned, and what is behind `size`; the request was larger by the alignment. 0: no memory. */
+static int ds__align(ds__wanted *q, size_t align, size_t size) {
     ds__mblock *b = q->block;
     ds__arena *a = atomic_load(&b->seg->arena);
     size_t front = (align - (size_t)((uintptr_t)b->ptr & (align - 1))) & (align - 1);
     ds__arena_lock(a);
     while (!ds__ready(a, q->kind, 0)) { ds__make_ready(a, q->kind, 0); ds__arena_lock(a); }
     ds__mblock *rest = front ? ds__cut(a, b, front) : NULL;
+    if (front && !rest) { ds__arena_unlock(a); return 0; }
     if (rest) { /* the front is freed, the rest is the block */
         ds__live_out(b);
         rest->asked = b->asked;
@@ -4035,6 +4038,7 @@ static void ds__align(ds__wanted *q, size_t align, size_t size) {
         (void)ds__merge_in(a, rest);
     }
     ds__arena_unlock(a);
+    return 1;
 }
 
 /* Poison and guards are fills in stream order. Work in a capture is the user's only, so there is none there. A guard lies directly behind what was asked for, rounded up to

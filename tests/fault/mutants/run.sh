@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # run.sh [PART]: puts each defect of defects.txt (whose title contains PART) into a copy of the header, builds the suite with it
 # upon the stand-in and expects a test to fail. Prints a table; exit 1 when a defect survives or does not fit the code any more.
-# Environment: CC, CUDA_HOME, JOBS at once (2), B: the folder of the make that has built the suite (build/cc).
+# Environment: CUDA_HOME, JOBS at once (2), B: the folder of the make that has built the suite (build/cc), MUTANT_CC: what compiles
+# the headers with a defect (clang where it is there, which is three times as fast as gcc without the optimiser).
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 cd "$here/../../.." || exit 2
-cc=${CC:-cc} jobs=${JOBS:-2} part=${1:-}
-built=${B:-build/$(basename "${cc%% *}")}
+jobs=${JOBS:-2} part=${1:-} built=${B:-build/cc}
+cc=${MUTANT_CC:-$(command -v clang || echo "${CC:-cc}")}
 if [ -z "${CUDA_HOME:-}" ]; then echo "skip  mutants: no toolkit found (CUDA_HOME)"; exit 0; fi
 work=$(mktemp -d) || exit 2
 trap 'rm -rf "$work"' EXIT
@@ -14,7 +15,7 @@ trap 'rm -rf "$work"' EXIT
 # One folder per defect, with what it says in files.
 awk -v work="$work" '
     /^#/ || /^$/ { next }
-    $1 == "title" { n++; dir = sprintf("%s/%02d", work, n); system("mkdir -p " dir) }
+    $1 == "title" { n++; dir = sprintf("%s/%03d", work, n); system("mkdir -p " dir) }
     { text = $0; sub(/^[^ ]+ */, "", text); name = $1; if (name == "-") name = "from"; if (name == "+") name = "to"; printf "%s", text >(dir "/" name); close(dir "/" name) }
 ' "$here/defects.txt"
 
@@ -32,69 +33,73 @@ mutate() { # FOLDER
         END { exit !done }' "$header" >"$1/$header"
 }
 
-# A unit test that has the header in it.
-one_unit() { # FOLDER TITLE TEST
-    local dir=$1 title=$2 test=$3 caught
-    cp "tests/unit/$test.c" "$dir/tests/unit"
-    if ! $cc -O0 -std=gnu11 -w -DDEVSTREAM_CUDA -I"$CUDA_HOME/include" -Itests/support "$dir/tests/unit/$test.c" "$built"/standin/*.o \
-        -o "$dir/$test" -lcmocka -pthread -ldl -lm 2>"$dir/log"; then
-        printf 'BROKEN    %s: %s\n' "$title" "$(head -n 1 "$dir/log")" >"$dir/result"; return
-    fi
-    timeout 60 "$dir/$test" >"$dir/out" 2>&1
-    local status=$?
-    if [ $status -eq 0 ]; then
-        printf 'SURVIVED  %s\n' "$title" >"$dir/result"
-    else
-        caught=$(sed -n 's/^\[  FAILED  \] \(test_[a-z0-9_]*\).*/\1/p' "$dir/out" | head -n 1)
-        [ -n "$caught" ] || caught="$(sed -n 's/^\[ RUN      \] \(test_[a-z0-9_]*\).*/\1/p' "$dir/out" | tail -n 1) (ended with $status)"
-        printf 'caught    %-62s %s\n' "$title" "$caught" >"$dir/result"
-    fi
-    cat "$dir/result"
+verdict() { printf '%-9s %s\n' "$1" "$2" >"$dir/result"; } # WORD TEXT
+
+# Runs tests until one fails, which `caught` names then: awk leaves, and the program dies of the pipe at its next line.
+run() { # PROGRAM [PART]; fails when no test was run
+    local out status ran failed running
+    out=$(timeout 300 "$@" 2>&1 | awk '
+        /^\[ RUN      \]/ { ran++; running = $4 }
+        /^\[       OK \]/ { running = "the end" }
+        /^\[  (FAILED|ERROR)  *\] test_/ { failed = $4; exit }
+        END { print ran + 0, failed ? failed : "-", running ? running : "the start" }'; echo "${PIPESTATUS[0]}")
+    { read -r ran failed running; read -r status; } <<<"$out"
+    if [ "$failed" != - ]; then caught=$failed
+    elif [ "$status" -ne 0 ]; then caught="$running (ended with $status)"; fi
+    [ -n "$caught" ] || [ "$ran" -gt 0 ]
+}
+
+compile() { $cc -O0 -w "$@" 2>"$dir/log" || { verdict BROKEN "$title: $(head -n 1 "$dir/log")"; return 1; }; }
+
+program() { # cpu, suite, fault, or unit TEST, which has the header in it: builds it in the folder, unless it is there
+    [ -e "$dir/$1" ] && return
+    local with="-DDEVSTREAM_CUDA -I$CUDA_HOME/include" object=$dir/cuda.o objects=("$built"/standin/*.o)
+    if [ "$1" = cpu ]; then with='' object=$dir/cpu.o objects=(); fi
+    case $1 in
+    unit) compile -std=gnu11 $with -Itests/support "$dir/tests/unit/$2.c" "${objects[@]}" -o "$dir/unit" -lcmocka -pthread -ldl -lm; return ;;
+    fault) objects+=("$built"/fault/objects/test_cuda.o) ;;
+    *) objects+=("$built"/tests/conformance/*.o "$built"/tests/support/*.o) ;;
+    esac
+    [ -e "$object" ] || compile -std=c11 $with -c "$dir/devstream.c" -o "$object" || return
+    compile "$object" "${objects[@]}" -o "$dir/$1" -lcmocka -pthread -ldl -lm
 }
 
 one() { # FOLDER: writes its line of the table to FOLDER/result
-    local dir=$1 by test part status caught=""
-    local title; title=$(cat "$dir/title")
+    local test part others caught='' stale='' began=$SECONDS driver
+    dir=$1 title=$(cat "$1/title")
     mkdir -p "$dir/tests/unit"
     cp devstream*.h devstream.c "$dir"
-    if ! mutate "$dir"; then printf 'STALE     %s\n' "$title" >"$dir/result"; return; fi
-    read -r test part <"$dir/by" || true
-    if [ "$test" = unit ]; then one_unit "$dir" "$title" "$part"; return; fi
-    local cuda="-DDEVSTREAM_CUDA -I$CUDA_HOME/include" standin="$built/standin/*.o"
-    [ "$test" = cpu ] && cuda='' standin=''
-    if ! $cc -O0 -std=c11 -w $cuda -I"$dir" -c "$dir/devstream.c" -o "$dir/devstream.o" 2>"$dir/log"; then
-        printf 'BROKEN    %s: %s\n' "$title" "$(head -n 1 "$dir/log")" >"$dir/result"; return
-    fi
-    $cc "$dir/devstream.o" "$built"/tests/conformance/*.o "$built"/tests/support/*.o $standin -o "$dir/suite" -lcmocka -pthread -ldl -lm || return
-    [ "$test" = cpu ] || $cc "$dir/devstream.o" "$built"/fault/objects/test_cuda.o $standin -o "$dir/fault" -lcmocka -pthread -ldl -lm || return
+    if ! mutate "$dir"; then verdict STALE "$title"; return; fi
     # The tests that are named, then the others.
-    local others="fault suite" driver
-    [ "$test" = cpu ] && others=cpu
-    for run in "$test $part" $others; do
-        read -r test part <<<"$run"
-        driver=cuda
-        [ "$test" = cpu ] && { driver=cpu; test=suite; }
+    read -r test part <"$dir/by" || true
+    case $test in
+    unit) others=() && cp "tests/unit/$part.c" "$dir/tests/unit" ;;
+    cpu) others=(cpu) ;;
+    *) others=(fault suite) ;;
+    esac
+    for tests in "$test $part" "${others[@]}"; do
+        read -r test part <<<"$tests"
+        driver=cuda; [ "$test" = cpu ] && driver=cpu
+        program "$test" "$part" || return
+        [ "$test" = unit ] && part=
         DS_TEST_DRIVER=$driver DS_TEST_TIMEOUT=20 DEVSTREAM_CPU_DEVICES=2 DS_TEST_LOG= DS_TEST_PLUGIN="$PWD/$built/plugin.so" \
-            timeout 300 "$dir/$test" $part >"$dir/out" 2>&1
-        status=$?
-        [ $status -eq 0 ] && continue
-        caught=$(sed -n 's/^\[  FAILED  \] \(test_[a-z0-9_]*\).*/\1/p' "$dir/out" | head -n 1)
-        [ -n "$caught" ] || caught="$(sed -n 's/^\[ RUN      \] \(test_[a-z0-9_]*\).*/\1/p' "$dir/out" | tail -n 1) (ended with $status)"
-        break
+            run "$dir/$test" $part || stale=" (no test is called so: $tests)"
+        [ -z "$caught" ] || break
     done
-    if [ -n "$caught" ]; then printf 'caught    %-62s %s\n' "$title" "$caught" >"$dir/result"
-    else printf 'SURVIVED  %s\n' "$title" >"$dir/result"; fi
-    cat "$dir/result"
+    if [ -n "$caught" ]; then verdict caught "$(printf '%-62s %s' "$title" "$caught$stale")"; else verdict SURVIVED "$title"; fi
+    echo "$((SECONDS - began)) s $title" >"$dir/seconds"
+    rm -f "$dir"/*.o "$dir"/{cpu,suite,fault,unit} "$dir"/*.[ch]
 }
-export -f one one_unit mutate
+export -f one program compile run verdict mutate
 export cc built work CUDA_HOME
 
 for dir in "$work"/*/; do
     if grep -q -- "$part" "$dir/title"; then echo "${dir%/}"; fi
-done | xargs -P "$jobs" -I{} bash -c 'one {} >/dev/null'
+done | xargs -P "$jobs" -I{} bash -c 'one {}'
 
 cat "$work"/*/result 2>/dev/null
 all=$(cat "$work"/*/result 2>/dev/null | wc -l)
 caught=$(cat "$work"/*/result 2>/dev/null | grep -c '^caught')
-echo "mutants: $caught passed, $((all - caught)) failed"
+echo "the slowest: $(sort -nr "$work"/*/seconds 2>/dev/null | head -n 3 | paste -sd ,)"
+echo "mutants: $caught passed, $((all - caught)) failed in $SECONDS s"
 [ "$all" -gt 0 ] && [ "$caught" -eq "$all" ]
