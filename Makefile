@@ -4,9 +4,9 @@
 CFLAGS ?= -O2 -g
 WARN   := -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wstrict-prototypes -Werror
 MODE   ?=
-# Without the optimiser the sanitizers see every access as it is written, and compiling takes a fifth of the time.
+# Without the optimiser compiling for asan takes a fifth of the time and running a third more; for tsan -O1 is worth its time.
 MODE_asan := -O0 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
-MODE_tsan := -O0 -fsanitize=thread -fno-omit-frame-pointer
+MODE_tsan := -O1 -fsanitize=thread -fno-omit-frame-pointer
 # What is no part of devstream, or has another copy of it in: most of a build's time would go into optimising that.
 QUICK  := -O0
 B      := build/$(notdir $(firstword $(CC)))$(MODE:%=-%)

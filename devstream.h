@@ -2404,7 +2404,7 @@ typedef struct ds__mark {
 typedef struct ds__stake {
     _Atomic uint64_t word;          /* generation << 1, and 1: it may be taken */
     uint64_t next;                  /* as a mark's */
-    _Atomic uint64_t lease[DS__LEASES]; /* numbers of the processes that use it; 0: free */
+    _Atomic uint64_t lease[DS__LEASES]; /* who uses it: number << 24 | process id; 0: free */
 } ds__stake;
 
 typedef struct ds__sheet {
