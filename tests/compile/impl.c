@@ -1,7 +1,7 @@
 /* The implementation as one object. */
 #define DEVSTREAM_IMPLEMENTATION
-#if __has_include("devstream_alloc.h")
-#include "devstream_alloc.h"
+#if __has_include("devstream_comm.h")
+#include "devstream_comm.h"
 #else
 #include "devstream.h"
 #endif

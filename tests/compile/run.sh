@@ -48,7 +48,7 @@ skipped=0
 
 cxx_of() { echo "$1" | sed 's/clang/clang++/; t; s/gcc/g++/; t; s/cc$/c++/'; }
 header_names=devstream.h
-[ -n "$label" ] || header_names="$header_names devstream_cpu.h devstream_alloc.h"
+[ -n "$label" ] || header_names="$header_names devstream_cpu.h devstream_alloc.h devstream_comm.h"
 alloc=devstream_alloc.h; [ -z "$label" ] || alloc=devstream.h
 
 dialects='-std=c11'

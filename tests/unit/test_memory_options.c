@@ -286,6 +286,7 @@ static ds__mshortage shortage(void) {
     ds__mshortage s;
     memset(&s, 0, sizeof s);
     device.main.config = ds_mem_config_torch();
+    atomic_store(&device.main.policy, &device.main.config); /* what code without a lock reads */
     device.has_space = 0;
     device.device = ds_cpu(0);
     s.dev = &device;
