@@ -2256,10 +2256,10 @@ typedef struct ds__clane {
     uint32_t pending;           /* what the next step comes after: the first of a list, or DS__NO_INDEX */
 } ds__clane;
 typedef struct ds__region {
-    char *at;                   /* NULL: temporary memory, to be allocated */
+    char *at;                   /* NULL: to be allocated */
     size_t bytes;
     uint32_t lane;
-    int direct;                 /* kernels may use it: not pageable */
+    int direct, temporary;      /* direct: kernels may use it, which is not pageable */
     ds_device device;
 } ds__region;
 typedef struct ds__spot { uint32_t region; ptrdiff_t offset; } ds__spot;
@@ -2392,8 +2392,7 @@ static ds_result ds__party_enter(ds__work *w, const ds_comm_options *o, const ch
     if (r < 0) return r;
     ds__region *g = DS__MORE(w, region);
     if (!g) return w->r;
-    *g = (ds__region){ p->d.first, p->d.bytes, p->lane, direct, p->d.device };
-    if (!g->at) g->at = (char *)g; /* an empty tensor: nobody looks there, and it is not temporary */
+    *g = (ds__region){ p->d.first, p->d.bytes, p->lane, direct, 0, p->d.device };
     p->region = (uint32_t)w->regions - 1;
     return DS_OK;
 }
@@ -2417,7 +2416,7 @@ static ds_result ds__work_settle(ds__work *w) {
 static uint32_t ds__temporary(ds__work *w, uint32_t lane, size_t bytes) {
     ds__region *g = DS__MORE(w, region);
     if (!g) return 0;
-    *g = (ds__region){ NULL, bytes, lane, 1, w->lane[lane].device };
+    *g = (ds__region){ NULL, bytes, lane, 1, 1, w->lane[lane].device };
     return (uint32_t)w->regions - 1;
 }
 
@@ -2682,7 +2681,7 @@ static void ds__events_end(void) {
 }
 
 static ds_result ds__work_run(ds__work *w) {
-    size_t most = 1, temporary = w->regions, begun = 0;
+    size_t most = 1, begun = 0;
     ds_result r = w->r;
     if (r < 0 || !w->steps) return r;
     for (size_t i = 0; i < w->steps; i++)
@@ -2691,8 +2690,7 @@ static ds_result ds__work_run(ds__work *w) {
     if (!in) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the steps");
     if (DS__UNLIKELY(ds__captures_open())) r = ds__fork_capture(w);
     for (size_t i = 0; i < w->regions && r == DS_OK; i++) {
-        if (w->region[i].at) continue;
-        if (temporary > i) temporary = i;
+        if (!w->region[i].temporary) continue;
         void *ptr = NULL;
         DS__KEEPING(r, (ds_mem_alloc)(w->region[i].bytes, w->lane[w->region[i].lane].stream, &ptr));
         w->region[i].at = ptr;
@@ -2712,8 +2710,8 @@ static ds_result ds__work_run(ds__work *w) {
     /* What follows is done in any case; the first failure is the one that is told. */
     ds__tls.mute += r < 0;
     ds_result end = begun ? ds__join(w) : DS_OK, noted = begun || r == DS_OK ? ds__note_pinned(w) : DS_OK;
-    for (size_t i = temporary; i < w->regions; i++)
-        if (w->region[i].at) DS__KEEPING(noted, (ds_mem_free)(w->region[i].at));
+    for (size_t i = 0; i < w->regions; i++)
+        if (w->region[i].temporary && w->region[i].at) DS__KEEPING(noted, (ds_mem_free)(w->region[i].at));
     ds__tls.mute -= r < 0;
     for (size_t i = 0; i < w->steps; i++) ds__event_give(w->lane[w->step[i].lane].device, w->step[i].done);
     ds__release(in);

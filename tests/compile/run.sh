@@ -178,6 +178,12 @@ else
     skip "README.md: not there"
 fi
 
+[ -n "$fast$label" ] || t "examples: memory explains itself, replay reads a trace and refuses nonsense: run" "
+    $CC -std=c11 -O1 -I\$I \$root/examples/memory.c -o memory -pthread -lm && ./memory --cpu --out page >out && [ -s page.html ] && [ -s page.pickle ]
+    command -v xz >/dev/null || exit 0
+    $CC -std=c11 -O1 -I\$I \$root/examples/replay.c -o replay -pthread -lm && ./replay \$root/bench/data/train.trace.xz '' >out
+    fails nonsense ./replay \$root/bench/data/train.trace.xz nonsense:1"
+
 if [ -n "$fast$label" ]; then :
 elif have musl-gcc; then
     early "musl-gcc, also -static: runs" "
