@@ -617,7 +617,12 @@ DSDEF DS_MUST_USE ds_result ds_mem_validate(ds_device device);
     5. Free blocks of streams that have ended belong to whoever needs memory first.
     6. Addresses lead to segments by a two-level table of 2 MiB granules, read without a lock; segments and arenas are never given back before
        ds_shutdown, so that a look-up may be late but not wild.
-    7. Order of locks: the arena's `grow`, the device's `lock`, an arena's `lock`, the registry's. The driver is called with no spinning lock held. */
+    7. Order of locks: the arena's `grow`, the device's `lock`, an arena's `lock`, the registry's. The driver is called with no spinning lock held.
+    8. The short way: a thread remembers the arena of the stream that it allocated on last, and an arena keeps the block that was freed last apart,
+       not merged (parked), for the next request of its size. Peaks are looked at when the room below them is used up.
+    9. A use by another stream gets its event once, from whoever claims it: at ds_mem_record_use, at the free, or when its stream ends.
+   10. A free that no cache keeps and that cannot be made now (something captures, a stream's work is not over) is deferred: tried again by later
+       calls. No call waits for a stream or a device while a capture may begin on it: events are recorded outside of captures, and waited for. */
 
 #define DS__UNIT ((size_t)512)
 #define DS__SMALL_LIMIT ((size_t)1 << 20)      /* requests up to this are small */
@@ -2455,7 +2460,14 @@ static ds__arena *ds__arena_of(ds__mpool *p, ds__stream *s, ds_stream handle) {
     for (; a; a = a->next) { /* that of an ended stream without memory: streams that come and go need no more arenas */
         ds__arena_lock(a);
         int empty = a->orphan && !ds__arena_has_memory(a);
-        if (empty) { a->slow_free = 0; ds__arena_apply(a); a->orphan = 0; a->stream = handle; a->stream_id = s->id; a->identity = identity; a->crowded = 0; memset(a->twin, 0, sizeof a->twin); }
+        if (empty) {
+            a->orphan = a->crowded = a->slow_free = 0;
+            a->stream = handle;
+            a->stream_id = s->id;
+            a->identity = identity;
+            memset(a->twin, 0, sizeof a->twin);
+            ds__arena_apply(a);
+        }
         ds_event end = a->end;
         if (empty) a->end.id = 0;
         ds__arena_unlock(a);
@@ -3043,7 +3055,9 @@ static ds_result ds__segment_return(ds__arena *a, ds__segment *s) {
     size_t size = s->size;
     int kind = s->kind;
     ds__segment copy = *s;
-    ds_result r = s->source == DS__FROM_PINNED || s->source == DS__FROM_REGISTERED || ds__arena_drain(a) || s->source == DS__FROM_UPSTREAM ? ds__source_free(a, &copy) : DS_ERR_ILLEGAL_STATE;
+    int pinned = s->source == DS__FROM_PINNED || s->source == DS__FROM_REGISTERED;
+    /* An upstream is not asked whether it can wait; pinned memory has no stream. */
+    ds_result r = pinned || ds__arena_drain(a) || s->source == DS__FROM_UPSTREAM ? ds__source_free(a, &copy) : DS_ERR_ILLEGAL_STATE;
     ds__arena_lock(a);
     if (r < 0) { /* it is still there */
         s->first->quiet = 0;

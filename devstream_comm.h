@@ -3467,7 +3467,7 @@ static ds_result ds__batch_views(const ds__party *in, size_t count, const uint32
         if (batch[i] != number) continue;
         ds__dims d = in[i].d;
         d.given = flat->device;
-        d.first = (char *)flat->data + at;
+        d.first = (char *)((uintptr_t)flat->data + at); /* NULL when all are empty */
         ds__dense_like(&in[i].d, d.strides);
         r = ds__tensor_show(flat, &d, &out[i]);
         at += (in[i].d.bytes + 15) & ~(size_t)15;

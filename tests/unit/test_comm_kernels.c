@@ -302,7 +302,7 @@ static void plain_complex128(const ds__comm_reduce_args *r, const unsigned char 
 static void reduce_plainly(const ds__comm_reduce_args *r, const unsigned char *const *in, unsigned char *out) {
     size_t size = (size_t)size_of[r->kind];
     for (size_t i = 0; i < r->bytes / size; i++) {
-        const unsigned char *p[64];
+        const unsigned char *p[64] = {NULL};
         unsigned char *to = out + i * size * (r->wide & DS__COMM_WIDE_OUT ? 2 : 1);
         for (uint32_t k = 0; k < r->inputs; k++) p[k] = in[k] + i * size * (k == 0 && (r->wide & DS__COMM_WIDE_IN) ? 2 : 1);
         switch (r->kind) {
@@ -704,7 +704,7 @@ static void reduce_on(ds_device_type type) {
             size_t bytes = COUNT * (size_t)size_of[types[t].kind];
             ds_reduce_op given = op == DS__COMM_SUM && inputs > 1 ? DS_REDUCE_AVERAGE : (ds_reduce_op)op;
             ds__comm_reduce_args r = {.bytes = bytes, .inputs = inputs, .op = op, .divisor = given == DS_REDUCE_AVERAGE ? inputs : 0, .kind = types[t].kind};
-            void *host[INPUTS], *device[INPUTS];
+            void *host[INPUTS] = {NULL}, *device[INPUTS] = {NULL};
             unsigned char *want = malloc(bytes), *got = malloc(bytes);
             const unsigned char *p[INPUTS];
             for (uint32_t k = 0; k < inputs; k++) {
