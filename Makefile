@@ -103,7 +103,7 @@ check-gpu: cmocka $(PLUGINS) $(ON_CUDA) $(B)/bench-cuda ## the same tests, probe
 	@tests/gpu/run.sh $(B)/conformance-static $(B)/bench-cuda
 
 features: ## compare docs/features.md with the tests that were executed
-	@cat $(LOG)-*.log >$(LOG).log && tools/features.sh docs/features.md $(LOG).log devstream.h devstream_cpu.h devstream_alloc.h
+	@cat $(LOG)-*.log >$(LOG).log && tools/features.sh docs/features.md $(LOG).log devstream.h devstream_cpu.h devstream_alloc.h devstream_comm.h
 
 compile-matrix: build/single/devstream.h ## every way to include the headers, and the single file
 	@export JOBS=$(JOBS); tests/compile/run.sh; two=$$?; tests/compile/run.sh build/single && [ $$two -eq 0 ]
@@ -233,8 +233,8 @@ $(B)/examples/%: examples/%.c $(B)/flags
 	@mkdir -p $(@D)
 	$(COMPILE) -std=c11 $(EXAMPLE_FLAGS) $< -o $@ $(LDFLAGS) $(EXAMPLE_LIBS) -pthread -lm
 
-build/single/devstream.h: devstream.h devstream_cpu.h devstream_alloc.h tools/amalgamate.awk
+build/single/devstream.h: devstream.h devstream_cpu.h devstream_alloc.h devstream_comm.h tools/amalgamate.awk
 	@mkdir -p $(@D)
-	@awk -f tools/amalgamate.awk devstream.h devstream_cpu.h devstream_alloc.h >$@
+	@awk -f tools/amalgamate.awk devstream.h devstream_cpu.h devstream_alloc.h devstream_comm.h >$@
 
 -include $(wildcard $(B)/*.d $(B)/*/*.d $(B)/*/*/*.d)

@@ -49,7 +49,7 @@
    - A call blocks only where its comment says so.
    - Handles are small structs, passed by value; a destroyed or invented one is DS_ERR_INVALID_HANDLE, never a crash.
 
-   Known gaps: Linux on x86-64 and aarch64 only. Collectives are not here yet. CPU
+   Known gaps: Linux on x86-64 and aarch64 only. Collectives (devstream_comm.h) are young: no plans yet. CPU
    devices share one address space, so a wrong pointer between "devices" is not caught. The CUDA driver has been run
    against a stand-in for cudart that keeps CUDA's documented rules; see docs/gpu for what was run on a GPU.
 

@@ -200,7 +200,7 @@ static ds__comm_masks ds__comm_masks_of(uint32_t kind, uint32_t op) {
     typedef int64_t ds__vi64_##W __attribute__((vector_size(W))); \
     typedef float ds__vf32_##W __attribute__((vector_size(W))); \
     typedef double ds__vf64_##W __attribute__((vector_size(W))); \
-    typedef struct ds__halves_##W { ds__vu32_##W even, odd; } ds__halves_##W;
+    typedef struct ds__halves_##W { ds__vu32_##W x, y; } ds__halves_##W;
 
 /* Stores that go around the caches, for results that do not fit there. */
 #if defined(__x86_64__) && !defined(DS__SANITIZED)
@@ -219,46 +219,33 @@ static ds__comm_masks ds__comm_masks_of(uint32_t kind, uint32_t op) {
 #endif
 enum { DS__COMM_STREAM_BYTES = 32 << 20 };
 
-/* Two vectors of every input at a time, so that all inputs stream and the results stay in registers; what is left at the end is
-   done in a buffer. Every input is read before its place in `out` is written. V: a vector as it lies in memory; A: what it is
-   for the arithmetic, which take makes of it, step puts together and give turns back. ORDER: only for the largest and smallest. */
-#define DS__COMM_LOOP(RUN, FN, KIND, W, V, A, ORDER) \
+/* 1: a mask is not empty. */
+#if defined(__x86_64__)
+#define DS__COMM_ANY_16(mask) (__builtin_ia32_movmskps((ds__vf32_16)(mask)) != 0)
+#define DS__COMM_ANY_32(mask) (__builtin_ia32_movmskps256((ds__vf32_32)(mask)) != 0)
+#else
+#define DS__COMM_ANY_16(mask) ((((ds__vu64_16)(mask))[0] | ((ds__vu64_16)(mask))[1]) != 0)
+#endif
+
+/* All inputs side by side, so that they stream, and the results stay in registers. Every input is read before its place in `out`
+   is written. take makes of memory what the arithmetic works on, of type A; step puts two of them together; give turns them back.
+   ORDER: only for the largest and smallest. bytes is a multiple of DS__COMM_BLOCK. */
+enum { DS__COMM_BLOCK = 128 };
+#define DS__COMM_LOOP(RUN, FN, KIND, W, A, BYTES, ORDER) \
     FN void ds__comm_loop_##KIND##_##W(uint32_t op, char *out, const char *const *in, uint32_t inputs, uint32_t divisor, size_t bytes, \
                                        int around) { \
-        char rest[2 * (W)]; \
-        for (size_t at = 0; at < bytes; at += 2 * (W)) { \
-            size_t n = bytes - at < 2 * (W) ? bytes - at : 2 * (W); \
-            const char *p = in[0] + at; \
-            V v, w; \
+        for (size_t at = 0; at < bytes; at += 2 * (BYTES)) { \
             A a, b, x, y; \
-            if (n < 2 * (W)) { memset(rest, 0, sizeof rest); memcpy(rest, p, n); p = rest; } \
-            memcpy(&v, p, (W)); \
-            memcpy(&w, p + (W), (W)); \
-            ds__comm_take_##KIND##_##W(&a, &v); \
-            ds__comm_take_##KIND##_##W(&b, &w); \
+            ds__comm_take_##KIND##_##W(&a, in[0] + at); \
+            ds__comm_take_##KIND##_##W(&b, in[0] + at + (BYTES)); \
             for (uint32_t k = 1; k < inputs; k++) { \
-                p = in[k] + at; \
-                if (n < 2 * (W)) { memcpy(rest, p, n); p = rest; } \
-                memcpy(&v, p, (W)); \
-                memcpy(&w, p + (W), (W)); \
-                ds__comm_take_##KIND##_##W(&x, &v); \
-                ds__comm_take_##KIND##_##W(&y, &w); \
+                ds__comm_take_##KIND##_##W(&x, in[k] + at); \
+                ds__comm_take_##KIND##_##W(&y, in[k] + at + (BYTES)); \
                 ds__comm_step_##KIND##_##W(op, &a, &x); \
                 ds__comm_step_##KIND##_##W(op, &b, &y); \
             } \
-            ds__comm_give_##KIND##_##W(&v, &a, divisor); \
-            ds__comm_give_##KIND##_##W(&w, &b, divisor); \
-            if (n < 2 * (W)) { \
-                memcpy(rest, &v, (W)); \
-                memcpy(rest + (W), &w, (W)); \
-                memcpy(out + at, rest, n); \
-            } else if (around) { \
-                DS__COMM_STREAM_##W(out + at, v); \
-                DS__COMM_STREAM_##W(out + at + (W), w); \
-            } else { \
-                memcpy(out + at, &v, (W)); \
-                memcpy(out + at + (W), &w, (W)); \
-            } \
+            ds__comm_give_##KIND##_##W(out + at, &a, divisor, around); \
+            ds__comm_give_##KIND##_##W(out + at + (BYTES), &b, divisor, around); \
         } \
     } \
     RUN void ds__comm_run_##KIND##_##W(uint32_t op, char *out, const char *const *in, uint32_t inputs, uint32_t divisor, size_t bytes, \
@@ -269,10 +256,33 @@ enum { DS__COMM_STREAM_BYTES = 32 << 20 };
         else if (!(ORDER)) ds__comm_loop_##KIND##_##W(DS__COMM_PRODUCT, out, in, inputs, divisor, bytes, around); \
     }
 
+#define DS__COMM_PUT(W, to, v, around) \
+    do { \
+        if (around) DS__COMM_STREAM_##W(to, v); \
+        else memcpy((to), &(v), (W)); \
+    } while (0)
+
+/* Of floats of type F whose bits are in x and y; most of the time there is nothing left to do. */
+#define DS__COMM_END(KIND, W, F, divisor, x, y) \
+    do { \
+        if ((divisor) > 1 || DS__COMM_ANY_##W(((F)(x) != (F)(x)) | ((F)(y) != (F)(y)))) { \
+            ds__comm_end_##KIND##_##W(divisor, &(x)); \
+            ds__comm_end_##KIND##_##W(divisor, &(y)); \
+        } \
+    } while (0)
+
+/* Two vectors as they are. */
+#define DS__COMM_PAIR(FN, KIND, W, V) \
+    typedef struct ds__pair_##KIND##_##W { V x, y; } ds__pair_##KIND##_##W; \
+    FN void ds__comm_take_##KIND##_##W(ds__pair_##KIND##_##W *a, const char *p) { \
+        memcpy(&a->x, p, (W)); \
+        memcpy(&a->y, p + (W), (W)); \
+    }
+
 /* Integers; the division of an average comes afterwards. U is V without a sign. */
 #define DS__COMM_INTEGER(RUN, FN, KIND, W, V, U, ORDER) \
-    FN void ds__comm_take_##KIND##_##W(V *a, const V *v) { *a = *v; } \
-    FN void ds__comm_step_##KIND##_##W(uint32_t op, V *a, const V *x) { \
+    DS__COMM_PAIR(FN, KIND, W, V) \
+    FN void ds__comm_one_##KIND##_##W(uint32_t op, V *a, const V *x) { \
         if (op == DS__COMM_SUM) { \
             *a = (V)((U)*a + (U)*x); \
         } else if (op == DS__COMM_PRODUCT) { \
@@ -282,33 +292,76 @@ enum { DS__COMM_STREAM_BYTES = 32 << 20 };
             *a = op == DS__COMM_MAX ? (*x & more) | (*a & ~more) : (*a & more) | (*x & ~more); \
         } \
     } \
-    FN void ds__comm_give_##KIND##_##W(V *v, const V *a, uint32_t divisor) { (void)divisor; *v = *a; } \
-    DS__COMM_LOOP(RUN, FN, KIND, W, V, V, ORDER)
+    FN void ds__comm_step_##KIND##_##W(uint32_t op, ds__pair_##KIND##_##W *a, const ds__pair_##KIND##_##W *x) { \
+        ds__comm_one_##KIND##_##W(op, &a->x, &x->x); \
+        ds__comm_one_##KIND##_##W(op, &a->y, &x->y); \
+    } \
+    FN void ds__comm_give_##KIND##_##W(char *to, const ds__pair_##KIND##_##W *a, uint32_t divisor, int around) { \
+        (void)divisor; \
+        DS__COMM_PUT(W, to, a->x, around); \
+        DS__COMM_PUT(W, to + (W), a->y, around); \
+    } \
+    DS__COMM_LOOP(RUN, FN, KIND, W, ds__pair_##KIND##_##W, 2 * (W), ORDER)
 
-#define DS__COMM_REAL(RUN, FN, KIND, W, V) \
-    FN void ds__comm_take_##KIND##_##W(V *a, const V *v) { *a = *v; } \
-    FN void ds__comm_give_##KIND##_##W(V *v, V *a, uint32_t divisor) { ds__comm_end_##KIND##_##W(divisor, a); *v = *a; } \
-    DS__COMM_LOOP(RUN, FN, KIND, W, V, V, 0)
+#define DS__COMM_REAL(RUN, FN, KIND, W, V, F) \
+    DS__COMM_PAIR(FN, KIND##s, W, V) \
+    FN void ds__comm_step_##KIND##s_##W(uint32_t op, ds__pair_##KIND##s_##W *a, const ds__pair_##KIND##s_##W *x) { \
+        ds__comm_step_##KIND##_##W(op, &a->x, &x->x); \
+        ds__comm_step_##KIND##_##W(op, &a->y, &x->y); \
+    } \
+    FN void ds__comm_give_##KIND##s_##W(char *to, ds__pair_##KIND##s_##W *a, uint32_t divisor, int around) { \
+        DS__COMM_END(KIND, W, F, divisor, a->x, a->y); \
+        DS__COMM_PUT(W, to, a->x, around); \
+        DS__COMM_PUT(W, to + (W), a->y, around); \
+    } \
+    DS__COMM_LOOP(RUN, FN, KIND##s, W, ds__pair_##KIND##s_##W, 2 * (W), 0)
 
 /* The two halves of a word are taken apart and put together by shifts, so no number leaves its lane. */
 #define DS__COMM_HALF(RUN, FN, KIND, W) \
-    FN void ds__comm_take_##KIND##_##W(ds__halves_##W *a, const ds__vu32_##W *v) { \
-        a->even = *v & 0xffffu; \
-        a->odd = *v >> 16; \
-        ds__comm_widen_##KIND##_f32_##W(&a->even); \
-        ds__comm_widen_##KIND##_f32_##W(&a->odd); \
+    FN void ds__comm_take_##KIND##_##W(ds__halves_##W *a, const char *p) { \
+        ds__vu32_##W v; \
+        memcpy(&v, p, (W)); \
+        a->x = v & 0xffffu; \
+        a->y = v >> 16; \
+        ds__comm_widen_##KIND##_f32_##W(&a->x); \
+        ds__comm_widen_##KIND##_f32_##W(&a->y); \
     } \
     FN void ds__comm_step_##KIND##_##W(uint32_t op, ds__halves_##W *a, const ds__halves_##W *x) { \
-        ds__comm_step_f32_##W(op, &a->even, &x->even); \
-        ds__comm_step_f32_##W(op, &a->odd, &x->odd); \
+        ds__comm_step_f32_##W(op, &a->x, &x->x); \
+        ds__comm_step_f32_##W(op, &a->y, &x->y); \
     } \
-    FN void ds__comm_give_##KIND##_##W(ds__vu32_##W *v, ds__halves_##W *a, uint32_t divisor) { \
-        if (divisor > 1) { ds__comm_end_f32_##W(divisor, &a->even); ds__comm_end_f32_##W(divisor, &a->odd); } \
-        ds__comm_narrow_##KIND##_f32_##W(&a->even); \
-        ds__comm_narrow_##KIND##_f32_##W(&a->odd); \
-        *v = a->even | a->odd << 16; \
+    FN void ds__comm_give_##KIND##_##W(char *to, ds__halves_##W *a, uint32_t divisor, int around) { \
+        ds__vu32_##W v; \
+        if (divisor > 1) { ds__comm_end_f32_##W(divisor, &a->x); ds__comm_end_f32_##W(divisor, &a->y); } /* NaN narrow sees to */ \
+        ds__comm_narrow_##KIND##_f32_##W(&a->x); \
+        ds__comm_narrow_##KIND##_f32_##W(&a->y); \
+        v = a->x | a->y << 16; \
+        DS__COMM_PUT(W, to, v, around); \
     } \
-    DS__COMM_LOOP(RUN, FN, KIND, W, ds__vu32_##W, ds__halves_##W, 0)
+    DS__COMM_LOOP(RUN, FN, KIND, W, ds__halves_##W, W, 0)
+
+/* f16 by instructions, which give what the arithmetic gives. */
+#define DS__COMM_HALF_NATIVE(RUN, FN) \
+    FN void ds__comm_take_f16_32(ds__halves_32 *a, const char *p) { \
+        ds__vi16_16 low, high; \
+        memcpy(&low, p, 16); \
+        memcpy(&high, p + 16, 16); \
+        a->x = (ds__vu32_32)__builtin_ia32_vcvtph2ps256(low); \
+        a->y = (ds__vu32_32)__builtin_ia32_vcvtph2ps256(high); \
+    } \
+    FN void ds__comm_step_f16_32(uint32_t op, ds__halves_32 *a, const ds__halves_32 *x) { \
+        ds__comm_step_f32_32(op, &a->x, &x->x); \
+        ds__comm_step_f32_32(op, &a->y, &x->y); \
+    } \
+    FN void ds__comm_give_f16_32(char *to, ds__halves_32 *a, uint32_t divisor, int around) { \
+        ds__vi16_16 low, high; \
+        DS__COMM_END(f32, 32, ds__vf32_32, divisor, a->x, a->y); \
+        low = __builtin_ia32_vcvtps2ph256((ds__vf32_32)a->x, 0); \
+        high = __builtin_ia32_vcvtps2ph256((ds__vf32_32)a->y, 0); \
+        DS__COMM_PUT(16, to, low, around); \
+        DS__COMM_PUT(16, to + 16, high, around); \
+    } \
+    DS__COMM_LOOP(RUN, FN, f16, 32, ds__halves_32, 32, 0)
 
 #define DS__COMM_FLOAT_16(x) ((ds__vf32_16)(x))
 #define DS__COMM_FLOAT_32(x) ((ds__vf32_32)(x))
@@ -319,12 +372,11 @@ enum { DS__COMM_STREAM_BYTES = 32 << 20 };
 #define DS__COMM_LONG_16(x) ((ds__vu64_16)(x))
 #define DS__COMM_LONG_32(x) ((ds__vu64_32)(x))
 
-/* All of it for vectors of W bytes. */
-#define DS__COMM_SET(RUN, FN, W) \
+/* All of it for vectors of W bytes; F16: that of f16. */
+#define DS__COMM_SET(RUN, FN, W, F16) \
     DS__COMM_MATH(FN, f32_##W, ds__vu32_##W, ds__vf32_##W, float, DS__COMM_FLOAT_##W, DS__COMM_BITS_##W, DS__COMM_BITS_##W, 0x7fc00000u) \
     DS__COMM_MATH(FN, f64_##W, ds__vu64_##W, ds__vf64_##W, double, DS__COMM_DOUBLE_##W, DS__COMM_LONG_##W, DS__COMM_LONG_##W, \
                   0x7ff8000000000000u) \
-    DS__COMM_F16_MATH(FN, f32_##W, ds__vu32_##W, ds__vi32_##W, DS__COMM_FLOAT_##W, DS__COMM_BITS_##W) \
     DS__COMM_BF16_MATH(FN, f32_##W, ds__vu32_##W, ds__vi32_##W) \
     DS__COMM_INTEGER(RUN, FN, u8, W, ds__vu8_##W, ds__vu8_##W, 0) \
     DS__COMM_INTEGER(RUN, FN, u16, W, ds__vu16_##W, ds__vu16_##W, 0) \
@@ -334,9 +386,9 @@ enum { DS__COMM_STREAM_BYTES = 32 << 20 };
     DS__COMM_INTEGER(RUN, FN, i16, W, ds__vi16_##W, ds__vu16_##W, 1) \
     DS__COMM_INTEGER(RUN, FN, i32, W, ds__vi32_##W, ds__vu32_##W, 1) \
     DS__COMM_INTEGER(RUN, FN, i64, W, ds__vi64_##W, ds__vu64_##W, 1) \
-    DS__COMM_REAL(RUN, FN, f32, W, ds__vu32_##W) \
-    DS__COMM_REAL(RUN, FN, f64, W, ds__vu64_##W) \
-    DS__COMM_HALF(RUN, FN, f16, W) \
+    DS__COMM_REAL(RUN, FN, f32, W, ds__vu32_##W, ds__vf32_##W) \
+    DS__COMM_REAL(RUN, FN, f64, W, ds__vu64_##W, ds__vf64_##W) \
+    F16 \
     DS__COMM_HALF(RUN, FN, bf16, W) \
     RUN void ds__comm_reduce_##W(const ds__comm_reduce_args *r, char *out, const char *const *in, size_t bytes, int around) { \
         uint32_t op = r->op, inputs = r->inputs, divisor = r->divisor; \
@@ -351,16 +403,28 @@ enum { DS__COMM_STREAM_BYTES = 32 << 20 };
         case DS__COMM_I64: ds__comm_run_i64_##W(op, out, in, inputs, divisor, bytes, around); break; \
         case DS__COMM_F16: ds__comm_run_f16_##W(op, out, in, inputs, divisor, bytes, around); break; \
         case DS__COMM_BF16: ds__comm_run_bf16_##W(op, out, in, inputs, divisor, bytes, around); break; \
-        case DS__COMM_F32: ds__comm_run_f32_##W(op, out, in, inputs, divisor, bytes, around); break; \
-        default: ds__comm_run_f64_##W(op, out, in, inputs, divisor, bytes, around); break; \
+        case DS__COMM_F32: ds__comm_run_f32s_##W(op, out, in, inputs, divisor, bytes, around); break; \
+        default: ds__comm_run_f64s_##W(op, out, in, inputs, divisor, bytes, around); break; \
         } \
     }
 
 DS__COMM_TYPES(16)
-DS__COMM_SET(static __attribute__((noinline)), static inline __attribute__((always_inline)), 16)
+#define DS__COMM_RUN_16 static __attribute__((noinline))
+#define DS__COMM_FN_16 static inline __attribute__((always_inline))
+#define DS__COMM_HALF_16 \
+    DS__COMM_F16_MATH(DS__COMM_FN_16, f32_16, ds__vu32_16, ds__vi32_16, DS__COMM_FLOAT_16, DS__COMM_BITS_16) \
+    DS__COMM_HALF(DS__COMM_RUN_16, DS__COMM_FN_16, f16, 16)
+DS__COMM_SET(DS__COMM_RUN_16, DS__COMM_FN_16, 16, DS__COMM_HALF_16)
+
+/* Every processor with AVX2 and FMA has the conversions of f16; gcc and clang have no common name to ask for those. */
 #if defined(__x86_64__)
 DS__COMM_TYPES(32)
-DS__COMM_SET(static __attribute__((noinline, target("avx2"))), static inline __attribute__((always_inline, target("avx2"))), 32)
+#define DS__COMM_RUN_32 static __attribute__((noinline, target("avx2,f16c")))
+#define DS__COMM_FN_32 static inline __attribute__((always_inline, target("avx2,f16c")))
+DS__COMM_SET(DS__COMM_RUN_32, DS__COMM_FN_32, 32, DS__COMM_HALF_NATIVE(DS__COMM_RUN_32, DS__COMM_FN_32))
+static int ds__comm_has_32(void) { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
+#else
+static int ds__comm_has_32(void) { return 0; }
 #endif
 
 /* Halves of which the first input or the result is in f32: numbers first to end - 1, one by one. */
@@ -406,7 +470,19 @@ static void ds__comm_reduce_wide(const ds__comm_reduce_args *r, uint64_t first, 
 DS__COMM_PRODUCTS(ds__comm_products_c64, float, uint32_t, ds__comm_multiply_c64, ds__comm_end_f32)
 DS__COMM_PRODUCTS(ds__comm_products_c128, double, uint64_t, ds__comm_multiply_c128, ds__comm_end_f64)
 
-/* Bytes first to end - 1 of the result. vector: bytes of the vectors to use, 16 or 32; 0: what the processor has. */
+static void ds__comm_reduce_blocks(const ds__comm_reduce_args *r, char *out, const char *const *in, size_t bytes, int around, int vector) {
+#if defined(__x86_64__)
+    if (vector == 32) ds__comm_reduce_32(r, out, in, bytes, around);
+    else
+#endif
+    ds__comm_reduce_16(r, out, in, bytes, around);
+    (void)vector;
+#if DS__COMM_CAN_STREAM
+    if (around) __asm__ __volatile__("sfence" ::: "memory");
+#endif
+}
+
+/* Bytes first to end - 1 of the result. vector: bytes of the vectors to use, 16 or, where they exist, 32. */
 static void ds__comm_reduce_part(const ds__comm_reduce_args *r, uint64_t first, uint64_t end, int vector) {
     const char *in[DS__COMM_INPUTS];
     char *out = (char *)r->out + first;
@@ -419,21 +495,24 @@ static void ds__comm_reduce_part(const ds__comm_reduce_args *r, uint64_t first, 
         in[k] = (const char *)r->in.at[k] + first;
         if (in[k] == out) around = 0; /* its lines are in the cache anyway */
     }
-    (void)vector;
-#if defined(__x86_64__)
-    if (vector == 32 || (!vector && __builtin_cpu_supports("avx2"))) ds__comm_reduce_32(r, out, in, (size_t)(end - first), around);
-    else
-#endif
-    ds__comm_reduce_16(r, out, in, (size_t)(end - first), around);
-#if DS__COMM_CAN_STREAM
-    if (around) __asm__ __volatile__("sfence" ::: "memory");
-#endif
+    size_t rest = (size_t)(end - first) % DS__COMM_BLOCK, whole = (size_t)(end - first) - rest;
+    ds__comm_reduce_blocks(r, out, in, whole, around, vector);
+    if (rest) {
+        char block[DS__COMM_INPUTS][DS__COMM_BLOCK];
+        for (uint32_t k = 0; k < r->inputs; k++) {
+            memset(block[k], 0, sizeof block[k]);
+            memcpy(block[k], in[k] + whole, rest);
+            in[k] = block[k];
+        }
+        ds__comm_reduce_blocks(r, block[0], in, DS__COMM_BLOCK, 0, vector);
+        memcpy(out + whole, block[0], rest);
+    }
 }
 
 static int ds__comm_reduce_items(size_t first, size_t count, const void *args) {
     const ds__comm_reduce_args *r = args;
     uint64_t end = (uint64_t)(first + count) * DS__COMM_ITEM;
-    ds__comm_reduce_part(r, (uint64_t)first * DS__COMM_ITEM, end < r->bytes ? end : r->bytes, 0);
+    ds__comm_reduce_part(r, (uint64_t)first * DS__COMM_ITEM, end < r->bytes ? end : r->bytes, ds__comm_has_32() ? 32 : 16);
     return 0;
 }
 

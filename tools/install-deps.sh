@@ -25,6 +25,7 @@ else column=8 install=""; fi
 table() {
     cat <<'END'
 check|compiles ${CC:-cc} c stdarg.h stddef.h setjmp.h stdint.h cmocka.h|libcmocka-dev|libcmocka-devel|cmocka|cmocka-dev|libcmocka-devel|cmocka (cmocka.h and libcmocka)
+check|compiles ${CC:-cc} c dlpack/dlpack.h|libdlpack-dev|-|-|-|-|libdlpack (dlpack/dlpack.h)
 docs|have doxygen|doxygen|doxygen|doxygen|doxygen|doxygen|doxygen
 matrix|have clang|clang|clang|clang|clang|clang|clang
 matrix|have g++|g++|gcc-c++|gcc|g++|gcc-c++|g++
