@@ -1062,7 +1062,7 @@ static ds_result ds__handed_new(const ds_tensor *tensor, int versioned, ds__hand
 }
 DSDEF ds_result (ds_tensor_export)(const ds_tensor *tensor, ds_managed_tensor **out) {
     unsigned flags;
-    ds__handed *e;
+    ds__handed *e = NULL;
     DS__TENSOR_BEGIN("ds_tensor_export");
     ds_result r = ds__handed_new(tensor, 0, &e, &flags);
     if (r < 0) return r;
@@ -1073,7 +1073,7 @@ DSDEF ds_result (ds_tensor_export)(const ds_tensor *tensor, ds_managed_tensor **
 }
 DSDEF ds_result (ds_tensor_export_versioned)(const ds_tensor *tensor, ds_managed_tensor_versioned **out) {
     unsigned flags;
-    ds__handed *e;
+    ds__handed *e = NULL;
     DS__TENSOR_BEGIN("ds_tensor_export_versioned");
     ds_result r = ds__handed_new(tensor, 1, &e, &flags);
     if (r < 0) return r;
