@@ -260,6 +260,27 @@ static inline ds_graph_exec instantiate_graph(ds_graph g) {
     return exec;
 }
 
+/* ---- what devstream keeps for itself ---- */
+
+/* For ds_init_desc.allocator: { count_alloc, count_free, NULL }. */
+static _Atomic size_t kept_bytes;
+static _Atomic int starving; /* there is no memory */
+static inline void *count_alloc(size_t size, void *user) {
+    (void)user;
+    size_t *p = starving ? NULL : malloc(size + 16);
+    if (!p) return NULL;
+    *p = size;
+    kept_bytes += size;
+    return (char *)p + 16;
+}
+static inline void count_free(void *ptr, void *user) {
+    (void)user;
+    if (!ptr) return;
+    size_t *p = (size_t *)(void *)((char *)ptr - 16);
+    kept_bytes -= *p;
+    free(p);
+}
+
 /* Opens a gate some milliseconds from now, while the test waits in a call. */
 static inline void *open_later(void *g) {
     for (int i = 0; i < 60; i++) harness_nap();

@@ -1604,24 +1604,6 @@ static void test_a_stream_goes_on_when_its_wrapper_has_ended(void **state) {
     }
 }
 
-static _Atomic size_t bookkeeping;
-static _Atomic int starving; /* no memory for bookkeeping */
-static void *count_alloc(size_t size, void *user) {
-    size_t *p = starving ? NULL : calloc(1, size + 16);
-    (void)user;
-    if (!p) return NULL;
-    *p = size;
-    bookkeeping += size;
-    return (char *)p + 16;
-}
-static void count_free(void *ptr, void *user) {
-    (void)user;
-    if (!ptr) return;
-    size_t *p = (size_t *)(void *)((char *)ptr - 16);
-    bookkeeping -= *p;
-    free(p);
-}
-
 static void test_uses_need_no_more_memory_the_longer_a_program_runs(void **state) {
     (void)state;
     for (int preset = 0; preset < PRESETS; preset++) {
@@ -1638,11 +1620,11 @@ static void test_uses_need_no_more_memory_the_longer_a_program_runs(void **state
             ok(ds_mem_free(p));
             if (i % 5 == 0) ok(ds_stream_synchronize(other));
             if (i % 50 == 49) ok(ds_mem_empty_cache(harness_device(0), NULL));
-            if (i == 299) early = bookkeeping;
+            if (i == 299) early = kept_bytes;
         }
         ok(ds_device_synchronize(harness_device(0)));
         ok(ds_mem_empty_cache(harness_device(0), NULL));
-        if (bookkeeping > early + 160 * KIB /* of which 128: leaves of the table of addresses */) fail_msg("%s: %zu bytes after 300 uses, %zu after 1500", preset_name(preset), early, (size_t)bookkeeping);
+        if (kept_bytes > early + 160 * KIB /* of which 128: leaves of the table of addresses */) fail_msg("%s: %zu bytes after 300 uses, %zu after 1500", preset_name(preset), early, (size_t)kept_bytes);
         ok(ds_stream_destroy(s)); ok(ds_stream_destroy(other));
         finish();
         harness_restart(NULL);

@@ -586,23 +586,6 @@ static void test_streams_come_and_go_and_their_memory_stays_in_use(void **state)
         }
 }
 
-static _Atomic size_t kept_bytes;
-static void *count_alloc(size_t size, void *user) {
-    (void)user;
-    size_t *p = malloc(size + 16);
-    if (!p) return NULL;
-    *p = size;
-    kept_bytes += size;
-    return (char *)p + 16;
-}
-static void count_free(void *ptr, void *user) {
-    (void)user;
-    if (!ptr) return;
-    size_t *p = (size_t *)(void *)((char *)ptr - 16);
-    kept_bytes -= *p;
-    free(p);
-}
-
 static void *use_own_stream(void *arg) {
     ds_stream s;
     (void)arg;

@@ -778,23 +778,6 @@ static void test_memory_that_the_program_registered_is_pinned(void **state) {
 
 /* ---- what bookkeeping costs ---- */
 
-static _Atomic size_t kept_bytes;
-static void *count_alloc(size_t size, void *user) {
-    (void)user;
-    size_t *p = malloc(size + 16);
-    if (!p) return NULL;
-    *p = size;
-    kept_bytes += size;
-    return (char *)p + 16;
-}
-static void count_free(void *ptr, void *user) {
-    (void)user;
-    if (!ptr) return;
-    size_t *p = (size_t *)(void *)((char *)ptr - 16);
-    kept_bytes -= *p;
-    free(p);
-}
-
 static void test_a_live_block_costs_at_most_128_bytes_of_bookkeeping(void **state) {
     (void)state;
     enum { BLOCKS = 20000 };

@@ -1065,24 +1065,6 @@ static void test_snapshots_name_the_pool_of_each_segment(void **state) {
     finish();
 }
 
-/* What devstream keeps for itself. */
-static _Atomic size_t kept_bytes;
-static void *count_alloc(size_t size, void *user) {
-    (void)user;
-    size_t *p = malloc(size + 16);
-    if (!p) return NULL;
-    *p = size;
-    kept_bytes += size;
-    return (char *)p + 16;
-}
-static void count_free(void *ptr, void *user) {
-    (void)user;
-    if (!ptr) return;
-    size_t *p = (size_t *)(void *)((char *)ptr - 16);
-    kept_bytes -= *p;
-    free(p);
-}
-
 static void test_pools_that_come_and_go_leave_nothing_behind(void **state) {
     (void)state;
     ds_cpu_desc cpu = { .devices = 2 };

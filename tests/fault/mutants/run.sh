@@ -65,7 +65,7 @@ program() { # cpu, suite, fault, or unit TEST, which has the header in it: build
 }
 
 one() { # FOLDER: writes its line of the table to FOLDER/result
-    local test part others caught='' stale='' began=$SECONDS driver
+    local test part others caught='' began=$SECONDS driver
     dir=$1 title=$(cat "$1/title")
     mkdir -p "$dir/tests/unit"
     cp devstream*.h devstream.c "$dir"
@@ -83,10 +83,10 @@ one() { # FOLDER: writes its line of the table to FOLDER/result
         program "$test" "$part" || return
         [ "$test" = unit ] && part=
         DS_TEST_DRIVER=$driver DS_TEST_TIMEOUT=20 DEVSTREAM_CPU_DEVICES=2 DS_TEST_LOG= DS_TEST_PLUGIN="$PWD/$built/plugin.so" \
-            run "$dir/$test" $part || stale=" (no test is called so: $tests)"
+            run "$dir/$test" $part || { verdict BROKEN "$title: no test is called so: $tests"; return; }
         [ -z "$caught" ] || break
     done
-    if [ -n "$caught" ]; then verdict caught "$(printf '%-62s %s' "$title" "$caught$stale")"; else verdict SURVIVED "$title"; fi
+    if [ -n "$caught" ]; then verdict caught "$(printf '%-62s %s' "$title" "$caught")"; else verdict SURVIVED "$title"; fi
     echo "$((SECONDS - began)) s $title" >"$dir/seconds"
     rm -f "$dir"/*.o "$dir"/{cpu,suite,fault,unit} "$dir"/*.[ch]
 }
