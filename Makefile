@@ -34,6 +34,9 @@ EXAMPLE_LIBS  := -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt
 endif
 STANDIN     := $(patsubst tests/support/standin/%.c,$(B)/standin/%.o,$(wildcard tests/support/standin/*.c))
 UNIT        := $(patsubst tests/unit/%.c,$(B)/unit/%,$(wildcard tests/unit/*.c))
+ifeq ($(wildcard $(CUDA_HOME)/include/nvtx3/nvToolsExt.h),)
+UNIT        := $(filter-out %/test_nvtx,$(UNIT))
+endif
 FAULT       := $(patsubst tests/fault/%.c,$(B)/fault/%,$(wildcard tests/fault/*.c))
 ON_CUDA     := $(B)/conformance-standin $(B)/conformance-shared $(B)/conformance-static $(B)/lib/libcudart.so.13
 endif
@@ -41,7 +44,7 @@ endif
 PLUGINS     := $(B)/plugin.so $(B)/nvml.so $(B)/nvml-old.so
 TEST_ENV    := DEVSTREAM_CPU_DEVICES=2 DS_TEST_PLUGIN=$(abspath $(B)/plugin.so)
 
-.PHONY: help demo examples check conformance conformance-cuda conformance-linked linked-shared linked-static unit fault mutants kernels check-gpu features build-tests compile-matrix asan tsan model bench docs \
+.PHONY: help demo train examples check conformance conformance-cuda conformance-linked linked-shared linked-static unit fault mutants kernels check-gpu features build-tests compile-matrix asan tsan model bench docs \
         amalgamate lint install-deps cmocka clean force
 .DELETE_ON_ERROR:
 .SECONDARY:
@@ -50,10 +53,14 @@ help:
 	@echo "targets:"
 	@sed -n 's/^\([a-z-]*\):[^#]*## /  \1	/p' Makefile | expand -t 20
 
-demo: $(B)/examples/demo ## build the demo and run it; FILE=... reads that file
+demo: $(B)/examples/demo $(B)/examples/train ## build the demo and run it; FILE=... reads that file; then train
 	@$(B)/examples/demo $(if $(FILE),'$(FILE)')
+	@echo && $(B)/examples/train
 
-examples: $(patsubst %.c,$(B)/%,$(wildcard examples/*.c)) ## build hello, demo, devices, graph, memory and replay
+train: $(B)/examples/train ## train a network on pictures of digits, on one device and on four
+	@$(B)/examples/train
+
+examples: $(patsubst %.c,$(B)/%,$(wildcard examples/*.c)) ## build hello, demo, train, devices, graph, memory and replay
 	@echo "built in $(B)/examples:" $(notdir $^)
 
 check: cmocka ## all tests with the default compiler
@@ -67,6 +74,8 @@ build-tests: $(B)/conformance $(PLUGINS) $(UNIT) $(FAULT) $(ON_CUDA)
 conformance: cmocka $(B)/conformance $(PLUGINS) ## only the conformance suite
 	@rm -f $(LOG)-cpu.log
 	@$(TEST_ENV) DS_TEST_LOG=$(LOG)-cpu.log $(RUN) $(B)/conformance
+	@for n in $(if $(MODE),3,1 3 4 8); do echo "== collectives, $$n devices"; \
+	    $(TEST_ENV) DEVSTREAM_CPU_DEVICES=$$n DS_RANDOM_SEEDS=200 DS_RANDOM_FIRST=$${n}0000 $(RUN) $(B)/conformance comm || exit 1; done
 
 conformance-cuda: cmocka $(PLUGINS) $(ON_CUDA) ## the conformance suite through the CUDA driver and the stand-in for cudart
 	@rm -f $(LOG)-cuda.log
@@ -74,6 +83,8 @@ ifeq ($(CUDA_HOME),)
 	@echo "skip  the CUDA driver: no toolkit found (CUDA_HOME)"
 else
 	@DS_TEST_DRIVER=cuda $(TEST_ENV) DS_TEST_LOG=$(LOG)-cuda.log $(RUN) $(B)/conformance-standin
+	@for set in $(if $(MODE),,DEVICES=1) PEERS=none; do echo "== collectives, $$set"; \
+	    env DS_TEST_DRIVER=cuda $(TEST_ENV) STANDIN_$$set $(RUN) $(B)/conformance-standin comm || exit 1; done
 endif
 
 # As a user has it: linked with libcudart, whose place the stand-in takes at run time; and the binary that starts without a driver.
@@ -103,7 +114,7 @@ check-gpu: cmocka $(PLUGINS) $(ON_CUDA) $(B)/bench-cuda ## the same tests, probe
 	@tests/gpu/run.sh $(B)/conformance-static $(B)/bench-cuda
 
 features: ## compare docs/features.md with the tests that were executed
-	@cat $(LOG)-*.log >$(LOG).log && tools/features.sh docs/features.md $(LOG).log devstream.h devstream_cpu.h devstream_alloc.h devstream_comm.h
+	@cat $(LOG)-*.log >$(LOG).log && tools/features.sh docs/features.md $(LOG).log devstream.h devstream_cpu.h devstream_alloc.h devstream_comm.h devstream_rng.h
 
 compile-matrix: build/single/devstream.h ## every way to include the headers, and the single file
 	@export JOBS=$(JOBS); tests/compile/run.sh; two=$$?; tests/compile/run.sh build/single && [ $$two -eq 0 ]
@@ -183,6 +194,11 @@ $(B)/nvml.so: tests/support/nvml.c $(B)/flags
 $(B)/nvml-old.so: tests/support/nvml.c $(B)/flags
 	$(COMPILE) -std=gnu11 -DOLD -fPIC -shared $< -o $@ $(LDFLAGS)
 
+# A tool that NVTX loads.
+$(B)/nvtx.so: tests/support/nvtx.c $(B)/flags
+	$(COMPILE) -std=gnu11 $(CUDA_FLAGS) -fPIC -shared $< -o $@ $(LDFLAGS) -pthread
+$(B)/unit/test_nvtx: | $(B)/nvtx.so
+
 $(B)/cuda/devstream.o: devstream.c $(B)/flags
 	@mkdir -p $(@D)
 	$(COMPILE) -std=c11 $(CUDA_FLAGS) -c $< -o $@
@@ -219,7 +235,17 @@ $(B)/bench-standin: bench/cuda.c $(STANDIN) $(B)/flags
 # Tests of the stand-in and of the device code, and of the CUDA driver upon the stand-in.
 $(B)/unit/%: tests/unit/%.c $(STANDIN) $(B)/flags
 	@mkdir -p $(@D)
-	$(COMPILE_TEST) $(CUDA_FLAGS) $< $(STANDIN) -o $@ $(LDFLAGS) -lcmocka -pthread -ldl -lm
+	$(COMPILE_TEST) $(CUDA_FLAGS) $< $(filter %.o,$^) -o $@ $(LDFLAGS) -lcmocka -pthread -ldl -lm
+
+# What they run takes longer than compiling it with the optimiser does.
+$(B)/unit/test_plans $(B)/unit/test_plans_followed $(B)/unit/test_rng_kernels: private QUICK := -O1
+
+# What promises its bits, with all that the optimiser and this processor have.
+$(B)/unit/test_comm_kernels: $(B)/native/comm_kernels.o
+$(B)/unit/test_rng_kernels: $(B)/native/rng_kernels.o
+$(B)/native/%.o: tests/unit/native/%.c $(B)/flags
+	@mkdir -p $(@D)
+	$(COMPILE) -std=gnu11 -O3 -march=native -c $< -o $@
 
 $(B)/fault/objects/%.o: tests/fault/%.c $(B)/flags
 	@mkdir -p $(@D)
@@ -233,8 +259,8 @@ $(B)/examples/%: examples/%.c $(B)/flags
 	@mkdir -p $(@D)
 	$(COMPILE) -std=c11 $(EXAMPLE_FLAGS) $< -o $@ $(LDFLAGS) $(EXAMPLE_LIBS) -pthread -lm
 
-build/single/devstream.h: devstream.h devstream_cpu.h devstream_alloc.h devstream_comm.h tools/amalgamate.awk
+build/single/devstream.h: devstream.h devstream_cpu.h devstream_alloc.h devstream_comm.h devstream_rng.h tools/amalgamate.awk
 	@mkdir -p $(@D)
-	@awk -f tools/amalgamate.awk devstream.h devstream_cpu.h devstream_alloc.h devstream_comm.h >$@
+	@awk -f tools/amalgamate.awk devstream.h devstream_cpu.h devstream_alloc.h devstream_comm.h devstream_rng.h >$@
 
 -include $(wildcard $(B)/*.d $(B)/*/*.d $(B)/*/*/*.d)

@@ -2,3 +2,4 @@
 #define DEVSTREAM_IMPLEMENTATION
 #include "devstream_alloc.h"
 #include "devstream_comm.h"
+#include "devstream_rng.h"

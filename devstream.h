@@ -34,12 +34,15 @@
        DEVSTREAM_CUDA            with the implementation: the CUDA driver (needs cudart's headers, 11.8 or newer, and its
                                  library, static or shared; no nvcc, and no libcuda at link time)
        DEVSTREAM_PER_THREAD_DEFAULT_STREAM  with the implementation: ds_stream_default() is the per-thread stream
+       DEVSTREAM_NO_NVTX         with the implementation: ranges do not go to NVIDIA's tools. They do when the compiler finds
+                                 <nvtx3/nvToolsExt.h>, which needs no library (before glibc 2.34: -ldl)
    Environment, read once at the first call: DEVSTREAM_CPU_DEVICES, DEVSTREAM_CPU_WORKERS, DEVSTREAM_CPU_INLINE,
        DEVSTREAM_CPU_SEED, DEVSTREAM_LAYERS, DEVSTREAM_FAULT, DEVSTREAM_LOG (0 to 4: silent, error, warning, info, debug),
-       DEVSTREAM_PER_THREAD_DEFAULT_STREAM.
+       DEVSTREAM_PER_THREAD_DEFAULT_STREAM, DEVSTREAM_SYNC_DEBUG (default, warn, error). When it is needed: DEVSTREAM_NVML (another name of libnvidia-ml.so.1).
 
    Contents: results; initialisation; devices; streams; the current stream; events; memory; copies and fills;
-   host functions; kernels; graphs; capture; call sites; implementation (os, handles, driver table, graphs, capture, CUDA, core).
+   host functions; data types; kernels; graphs; capture; ranges; call sites; implementation (os, handles, driver table, graphs, capture,
+   CUDA, core).
 
    Rules that hold everywhere:
    - Any thread may call any function at any time, except ds_init and ds_shutdown, which need the others to be quiet.
@@ -49,7 +52,7 @@
    - A call blocks only where its comment says so.
    - Handles are small structs, passed by value; a destroyed or invented one is DS_ERR_INVALID_HANDLE, never a crash.
 
-   Known gaps: Linux on x86-64 and aarch64 only. Collectives (devstream_comm.h) are young: no plans yet. CPU
+   Known gaps: Linux on x86-64 and aarch64 only. Collectives stay within one process. CPU
    devices share one address space, so a wrong pointer between "devices" is not caught. The CUDA driver has been run
    against a stand-in for cudart that keeps CUDA's documented rules; see docs/gpu for what was run on a GPU.
 
@@ -121,7 +124,8 @@ extern "C" {
     X(DS_ERR_CAPTURED_EVENT, -26, "the event was recorded in a capture, where nothing runs") \
     X(DS_ERR_CAPTURE_WRONG_THREAD, -27, "only the thread that began the capture may end it") \
     X(DS_ERR_GRAPH_UPDATE, -28, "the executable cannot take over the changed graph; it is as before") \
-    X(DS_ERR_PEER_DIED, -29, "the process that was to complete this has died")
+    X(DS_ERR_PEER_DIED, -29, "the process that was to complete this has died") \
+    X(DS_ERR_WOULD_SYNCHRONIZE, -30, "the call would make the host wait for a device, which the sync debug mode refuses")
 
 /** What every fallible call returns: 0 is success, positive is not an error, negative is one. */
 typedef enum ds_result {
@@ -201,6 +205,26 @@ DSDEF DS_MUST_USE ds_result ds_init(const ds_init_desc *desc);
     never occurs; DS_ERR_FAILED reports that a device had failed (everything is freed all the same). */
 DSDEF DS_MUST_USE ds_result ds_shutdown(void);
 
+/** What happens when a call is about to make the host wait for work of a device. */
+typedef enum ds_sync_debug_mode {
+    DS_SYNC_DEBUG_DEFAULT = 0, /**< it waits */
+    DS_SYNC_DEBUG_WARN = 1,    /**< and a warning names it and its place in the program */
+    DS_SYNC_DEBUG_ERROR = 2    /**< it does nothing and returns DS_ERR_WOULD_SYNCHRONIZE */
+} ds_sync_debug_mode;
+
+/** Sets the sync debug mode of the process, until ds_shutdown: with it the waits of a program are found that keep its devices from being busy. It is about
+    ds_stream_synchronize, ds_event_synchronize and their timed forms (unless the time is 0), copies and fills of pageable memory, ds_free, ds_host_free,
+    ds_host_unregister, ds_mem_empty_cache, ds_mem_trim, ds_pool_empty_cache and collectives with tensors in pageable memory, and counts what may wait,
+    whether or not there is anything to wait for just now. As in torch, ds_device_synchronize is left alone, which nobody calls by
+    mistake, and so are ds_device_reset and ds_shutdown; what devstream waits for by itself, as an allocation may when memory is short, is too, and so is what a
+    capturing stream takes as a node. A warning is a log item with id DS_ERR_WOULD_SYNCHRONIZE; without a log_fn it goes to standard error, whatever
+    DEVSTREAM_LOG says. DS_ERR_INVALID_VALUE: not a mode. */
+DSDEF DS_MUST_USE ds_result ds_sync_debug_set(ds_sync_debug_mode mode);
+/** The same by torch's words, "default", "warn" or "error" (or "0", "1", "2"), as in the environment variable DEVSTREAM_SYNC_DEBUG. */
+DSDEF DS_MUST_USE ds_result ds_sync_debug_set_text(const char *text);
+/** The mode in effect. */
+DSDEF DS_MUST_USE ds_result ds_sync_debug_get(ds_sync_debug_mode *out);
+
 /* ---- devices ------------------------------------------------------------------------------------------------- */
 
 /** Kinds of devices; the numbers are DLPack's (12 is its extension device). */
@@ -235,6 +259,15 @@ typedef struct ds_backend_info {
 DSDEF DS_MUST_USE ds_result ds_backend_get(int index, ds_backend_info *out);
 /** Writes the whole report, one line per backend, into out (at most size bytes, always terminated). */
 DSDEF DS_MUST_USE ds_result ds_backend_report(char *out, size_t size);
+/** 1 when there is a device of the type that can be used, else 0 (the host is none); ds_backend_get has the reason. Starts devstream. */
+DSDEF int ds_is_available(ds_device_type type);
+/** 1 from the first call that starts devstream until ds_shutdown, else 0. Starts nothing. Callable anywhere. */
+DSDEF int ds_is_initialized(void);
+/** What devstream's own device code runs on, words with blanks between them, into out (at most size bytes, always terminated). On CUDA devices: the
+    architectures known to this version, "sm_60" and so on, and last the one that the embedded PTX is written for, "compute_60": newer
+    GPUs than those that are listed run it too. "" when CUDA is not compiled in. On CPU devices: the processor's architecture, and "avx2" where sums use it.
+    DS_ERR_INVALID_VALUE: the words do not fit. */
+DSDEF DS_MUST_USE ds_result ds_arch_list(ds_device_type type, char *out, size_t size);
 
 /** What a device is. Fields that a driver does not know are 0 or "". */
 typedef struct ds_device_properties {
@@ -277,6 +310,10 @@ DSDEF DS_MUST_USE ds_result ds_device_push(ds_device device);
 DSDEF DS_MUST_USE ds_result ds_device_pop(void);
 /** What a device is. */
 DSDEF DS_MUST_USE ds_result ds_device_get_properties(ds_device device, ds_device_properties *out);
+/** The name among the properties, copied into out (at most size bytes, always terminated). */
+DSDEF DS_MUST_USE ds_result ds_device_name(ds_device device, char *out, size_t size);
+/** The compute capability among the properties; 0 and 0 on a CPU device. Either pointer may be NULL. */
+DSDEF DS_MUST_USE ds_result ds_device_capability(ds_device device, int *out_major, int *out_minor);
 /** Writes a uuid as 36 characters and a zero; size must be at least 37. Callable anywhere. */
 DSDEF DS_MUST_USE ds_result ds_uuid_print(const unsigned char uuid[16], char *out, size_t size);
 /** Free and total bytes of a device; either pointer may be NULL. */
@@ -292,6 +329,21 @@ DSDEF DS_MUST_USE ds_result ds_device_reset(ds_device device);
 DSDEF DS_MUST_USE ds_result ds_device_can_access_peer(ds_device device, ds_device peer, int *out);
 /** Lowest (least urgent, 0) and highest (most urgent, negative) stream priority of a device. */
 DSDEF DS_MUST_USE ds_result ds_device_priority_range(ds_device device, int *out_least, int *out_greatest);
+/** How busy a GPU was in the driver's last sampling period: percent of the time in which a kernel ran, and in which its memory was read or
+    written. Either pointer may be NULL. Asks NVML, the library of NVIDIA's driver, which is loaded by the first such question (DEVSTREAM_NVML: another
+    name of libnvidia-ml.so.1) and kept until ds_shutdown. DS_ERR_UNSUPPORTED: the device is no GPU, there is no NVML, or it does not know that of this
+    device, as of most parts of a GPU (MIG); DS_ERR_DRIVER: NVML failed. */
+DSDEF DS_MUST_USE ds_result ds_device_utilization(ds_device device, unsigned *out_gpu_percent, unsigned *out_memory_percent);
+/** Temperature of a GPU in degrees Celsius. Else as ds_device_utilization. */
+DSDEF DS_MUST_USE ds_result ds_device_temperature(ds_device device, unsigned *out_celsius);
+/** What a GPU draws, in milliwatts. Else as ds_device_utilization. */
+DSDEF DS_MUST_USE ds_result ds_device_power_draw(ds_device device, unsigned *out_milliwatts);
+/** Present clocks of a GPU's multiprocessors and of its memory, in MHz; either pointer may be NULL. Else as ds_device_utilization. */
+DSDEF DS_MUST_USE ds_result ds_device_clock_rate(ds_device device, unsigned *out_sm_mhz, unsigned *out_memory_mhz);
+/** Gives the device a label, for messages and timelines, of which 63 characters are copied; NULL: none. It stays until ds_shutdown. On a GPU, NVIDIA's tools get it too. */
+DSDEF DS_MUST_USE ds_result ds_device_set_label(ds_device device, const char *label);
+/** The device's label, copied into out (at most size bytes, always terminated); "" without one. */
+DSDEF DS_MUST_USE ds_result ds_device_label(ds_device device, char *out, size_t size);
 
 /* ---- streams ------------------------------------------------------------------------------------------------- */
 
@@ -397,6 +449,8 @@ DSDEF DS_MUST_USE ds_result ds_stream_flags(ds_stream stream, unsigned *out);
 DSDEF DS_MUST_USE ds_result ds_stream_priority(ds_stream stream, int *out_effective, int *out_requested);
 /** The stream's label, copied into out (at most size bytes, always terminated). */
 DSDEF DS_MUST_USE ds_result ds_stream_label(ds_stream stream, char *out, size_t size);
+/** Gives the stream another label, for messages, reports and timelines, of which 255 characters are copied; NULL: none. On a GPU, NVIDIA's tools get it too. */
+DSDEF DS_MUST_USE ds_result ds_stream_set_label(ds_stream stream, const char *label);
 /** 1 when both handles name the same queue of the same device (a wrapper equals what it wraps), else 0; an invalid handle
     equals nothing. */
 DSDEF int ds_stream_equal(ds_stream a, ds_stream b);
@@ -542,6 +596,10 @@ DSDEF DS_MUST_USE ds_result ds_host_register(void *ptr, size_t size);
 DSDEF DS_MUST_USE ds_result ds_host_unregister(void *ptr);
 /** Tells what a pointer points to. Unknown addresses, NULL included, are pageable host memory. */
 DSDEF DS_MUST_USE ds_result ds_pointer_query(const void *ptr, ds_pointer_info *out);
+/** The device of the memory at ptr, any address inside of an allocation; for host memory, of any kind, the host. */
+DSDEF DS_MUST_USE ds_result ds_device_of(const void *ptr, ds_device *out);
+/** Enters a scope; used by DS_DEVICE_OF_SCOPE. */
+DSDEF ds_scope ds_device_of_scope_enter(const void *ptr);
 
 /* ---- copies and fills ---------------------------------------------------------------------------------------- */
 
@@ -586,6 +644,50 @@ DSDEF DS_MUST_USE ds_result ds_launch_host_func(ds_stream stream, ds_host_fn fn,
 /** Runs fn(stream, status, user) exactly once when the stream reaches it, after a failure too; else as
     ds_launch_host_func. When the call itself fails, fn does not run, dtor_fn does. */
 DSDEF DS_MUST_USE ds_result ds_add_callback(ds_stream stream, ds_callback_fn fn, void *user, ds_host_fn dtor_fn);
+
+/* ---- data types ------------------------------------------------------------------------------------------------ */
+
+/** What an element is, with DLPack's numbers. */
+typedef enum ds_type_code {
+    DS_CODE_INT = 0, DS_CODE_UINT = 1, DS_CODE_FLOAT = 2, DS_CODE_OPAQUE = 3, DS_CODE_BFLOAT = 4, DS_CODE_COMPLEX = 5, DS_CODE_BOOL = 6,
+    DS_CODE_FLOAT8_E3M4 = 7, DS_CODE_FLOAT8_E4M3 = 8, DS_CODE_FLOAT8_E4M3B11FNUZ = 9, DS_CODE_FLOAT8_E4M3FN = 10, DS_CODE_FLOAT8_E4M3FNUZ = 11,
+    DS_CODE_FLOAT8_E5M2 = 12, DS_CODE_FLOAT8_E5M2FNUZ = 13, DS_CODE_FLOAT8_E8M0FNU = 14, DS_CODE_FLOAT6_E2M3FN = 15, DS_CODE_FLOAT6_E3M2FN = 16,
+    DS_CODE_FLOAT4_E2M1FN = 17
+} ds_type_code;
+
+/** A data type; the same bytes as DLPack's DLDataType. */
+typedef struct ds_dtype {
+    uint8_t code;   /**< a ds_type_code */
+    uint8_t bits;   /**< of one lane */
+    uint16_t lanes; /**< 1, or more for vectors */
+} ds_dtype;
+
+/* X(name, code, bits, lanes): torch's types and their names, and the rest of DLPack's 8-bit ones. */
+#define DS_DTYPES(X) \
+    X(bool, DS_CODE_BOOL, 8, 1) X(int8, DS_CODE_INT, 8, 1) X(int16, DS_CODE_INT, 16, 1) X(int32, DS_CODE_INT, 32, 1) X(int64, DS_CODE_INT, 64, 1) \
+    X(uint8, DS_CODE_UINT, 8, 1) X(uint16, DS_CODE_UINT, 16, 1) X(uint32, DS_CODE_UINT, 32, 1) X(uint64, DS_CODE_UINT, 64, 1) \
+    X(float16, DS_CODE_FLOAT, 16, 1) X(bfloat16, DS_CODE_BFLOAT, 16, 1) X(float32, DS_CODE_FLOAT, 32, 1) X(float64, DS_CODE_FLOAT, 64, 1) \
+    X(complex32, DS_CODE_COMPLEX, 32, 1) X(complex64, DS_CODE_COMPLEX, 64, 1) X(complex128, DS_CODE_COMPLEX, 128, 1) \
+    X(float8_e3m4, DS_CODE_FLOAT8_E3M4, 8, 1) X(float8_e4m3, DS_CODE_FLOAT8_E4M3, 8, 1) X(float8_e4m3b11fnuz, DS_CODE_FLOAT8_E4M3B11FNUZ, 8, 1) \
+    X(float8_e4m3fn, DS_CODE_FLOAT8_E4M3FN, 8, 1) X(float8_e4m3fnuz, DS_CODE_FLOAT8_E4M3FNUZ, 8, 1) X(float8_e5m2, DS_CODE_FLOAT8_E5M2, 8, 1) \
+    X(float8_e5m2fnuz, DS_CODE_FLOAT8_E5M2FNUZ, 8, 1) X(float8_e8m0fnu, DS_CODE_FLOAT8_E8M0FNU, 8, 1) X(float4_e2m1fn_x2, DS_CODE_FLOAT4_E2M1FN, 4, 2)
+
+/* ds_bool(), ds_int8(), ds_float32() and so on. */
+#define DS_DTYPE_FUNCTION_(name, c, b, l) \
+    static inline ds_dtype ds_##name(void) { ds_dtype t; t.code = (uint8_t)(c); t.bits = (b); t.lanes = (l); return t; }
+DS_DTYPES(DS_DTYPE_FUNCTION_)
+#undef DS_DTYPE_FUNCTION_
+
+/** Bytes of an element; 0 when that is no whole number. Callable anywhere. */
+DSDEF size_t ds_dtype_size(ds_dtype dtype);
+/** 1 when both are the same type. Callable anywhere. */
+DSDEF int ds_dtype_equal(ds_dtype a, ds_dtype b);
+/** Longest text that ds_dtype_print writes, with the terminating zero. */
+#define DS_DTYPE_NAME_SIZE 32
+/** Writes torch's name ("float32"); a type without one is written as "code:bits:lanes". DS_ERR_INVALID_VALUE when size is too small. */
+DSDEF DS_MUST_USE ds_result ds_dtype_print(ds_dtype dtype, char *out, size_t size);
+/** Reads such a name, or one of torch's others: float, double, half, short, int, long, chalf, cfloat, cdouble. */
+DSDEF DS_MUST_USE ds_result ds_dtype_parse(const char *text, ds_dtype *out);
 
 /* ---- kernels ------------------------------------------------------------------------------------------------- */
 
@@ -645,6 +747,8 @@ typedef struct ds_kernel_desc {
     size_t param_count;     /**< number of them */
     ds_kernel_cuda cuda;    /**< the CUDA form */
     size_t grain;           /**< CPU: fewest items worth a call of cpu_fn, 0: 1; SIZE_MAX: never split a launch */
+    uint64_t (*bytes_fn)(size_t items, const void *args); /**< CPU driver with a virtual clock (ds_cpu_fabric): bytes that a launch reads
+                                                           and writes, which give its time; NULL: it takes none */
 } ds_kernel_desc;
 
 /** An explicit launch configuration. */
@@ -943,6 +1047,118 @@ typedef ds_result (*ds_capture_fn)(ds_stream stream, void *user);
     threads are left alone. If fn fails the capture is ended and its result returned; the stream is as before in any case. */
 DSDEF DS_MUST_USE ds_result ds_capture_function(ds_stream stream, ds_capture_fn fn, void *user, ds_graph *out);
 
+/* ---- ranges -------------------------------------------------------------------------------------------------- */
+
+/* What the program is doing, in words, for a timeline: marks, nested ranges of a thread, ranges from anywhere to anywhere. They go
+   to NVIDIA's tools (NVTX) where those are compiled in and running, and to the program's own hook, on machines without a GPU too. All functions on ranges are
+   callable anywhere, in host functions and kernels as well; they start no device, allocate nothing, take no lock and, with neither tool nor hook, do next to
+   nothing. Their results may be ignored: a program runs on without its marks. */
+
+/** Ranges of a library, apart from those of others; a zeroed one is the default domain. */
+typedef struct ds_domain {
+    uint64_t id; /**< index and generation; 0: the default domain */
+} ds_domain;
+/** A range that was started. Zeroed: none. */
+typedef struct ds_range {
+    uint64_t id; /**< index and generation; 0: none */
+} ds_range;
+
+/** Kinds of a payload: which member of the union counts. */
+typedef enum ds_payload_kind {
+    DS_PAYLOAD_NONE = 0, DS_PAYLOAD_U64 = 1, DS_PAYLOAD_I64 = 2, DS_PAYLOAD_F64 = 3
+} ds_payload_kind;
+/** A number that a range carries: a size, a step, a loss. */
+typedef struct ds_payload {
+    ds_payload_kind kind; /**< which one */
+    union {
+        uint64_t u64;     /**< DS_PAYLOAD_U64 */
+        int64_t i64;      /**< DS_PAYLOAD_I64 */
+        double f64;       /**< DS_PAYLOAD_F64 */
+    } value;              /**< the number */
+} ds_payload;
+/** What the functions with _with take; zero means default, but for the text. */
+typedef struct ds_range_desc {
+    const char *text;   /**< must not be NULL; whoever keeps it copies it */
+    ds_domain domain;   /**< zeroed: the default domain */
+    uint32_t color;     /**< 0xAARRGGBB; 0: the tool's choice */
+    uint32_t category;  /**< a number of the program's by which tools can filter; 0: none */
+    ds_payload payload; /**< zeroed: none */
+} ds_range_desc;
+
+/** Gives the domain of this name, of at most 63 characters, and makes it if there is none yet; at most 63 of them
+    (DS_ERR_LIMIT_EXCEEDED). It ends with ds_shutdown, after which the handle is DS_ERR_INVALID_HANDLE. Takes a lock. Callable anywhere. */
+DSDEF ds_result ds_domain_create(const char *name, ds_domain *out);
+/** Marks this moment. DS_ERR_INVALID_VALUE: the text is NULL. Callable anywhere. */
+DSDEF ds_result ds_range_mark(const char *text);
+/** The same with everything that a mark may have. Callable anywhere. */
+DSDEF ds_result ds_range_mark_with(const ds_range_desc *desc);
+/** Begins a range of the calling thread, inside of those that it has begun and not ended. Gives its level, from 0, as nvtxRangePush does, or
+    a negative ds_result. Callable anywhere. */
+DSDEF int ds_range_push(const char *text);
+/** The same with everything that a range may have. Each domain has levels of its own. Callable anywhere. */
+DSDEF int ds_range_push_with(const ds_range_desc *desc);
+/** Ends the thread's innermost range of the default domain and gives its level. DS_ERR_ILLEGAL_STATE without one. Callable anywhere. */
+DSDEF int ds_range_pop(void);
+/** The same in any domain. Callable anywhere. */
+DSDEF int ds_range_pop_in(ds_domain domain);
+/** Starts a range that any thread may end, and that nests with no other. At most 4,096 are open at a time (DS_ERR_LIMIT_EXCEEDED). Callable anywhere. */
+DSDEF ds_result ds_range_start(const char *text, ds_range *out);
+/** The same with everything that a range may have. Callable anywhere. */
+DSDEF ds_result ds_range_start_with(const ds_range_desc *desc, ds_range *out);
+/** Ends it. DS_ERR_INVALID_HANDLE: it has ended already, or was never started. Callable anywhere. */
+DSDEF ds_result ds_range_end(ds_range range);
+
+/** What a range event tells of. */
+typedef enum ds_range_kind {
+    DS_RANGE_MARK = 0,         /**< a mark */
+    DS_RANGE_PUSH = 1,         /**< a nested range begins */
+    DS_RANGE_POP = 2,          /**< the thread's innermost range of the domain ends */
+    DS_RANGE_START = 3,        /**< a range starts */
+    DS_RANGE_END = 4,          /**< and ends */
+    DS_RANGE_STREAM_LABEL = 5, /**< a stream has a label: at its creation, or from now on */
+    DS_RANGE_DEVICE_LABEL = 6, /**< a device has a label from now on */
+    DS_RANGE_THREAD_LABEL = 7  /**< the calling thread has one */
+} ds_range_kind;
+/** What the hook gets. The strings live until it returns. */
+typedef struct ds_range_event {
+    ds_range_kind kind;      /**< what happens */
+    int level;               /**< push, pop: the range's level in its thread and domain */
+    ds_domain domain;        /**< zeroed: the default domain */
+    const char *domain_name; /**< its name; "" for the default domain */
+    const char *text;        /**< the text or label; NULL where a range ends */
+    uint32_t color;          /**< as in ds_range_desc */
+    uint32_t category;       /**< as in ds_range_desc */
+    ds_payload payload;      /**< as in ds_range_desc */
+    const char *file;        /**< the caller's file, or NULL */
+    int line;                /**< the caller's line, or 0 */
+    ds_device device;        /**< label of a stream or device: the device; else zeroed */
+    uint64_t id;             /**< start, end: the range's id; label of a stream: ds_stream_id; else 0 */
+    uint64_t thread;         /**< a number of the calling thread, from 1; no other thread of the process ever has it */
+    uint64_t time_ns;        /**< CLOCK_MONOTONIC */
+} ds_range_event;
+/** Receives range events, on whichever thread they happen, on several at once. Must not call devstream, but for functions on ranges, of which
+    the hook is not told then. */
+typedef void (*ds_range_fn)(const ds_range_event *event, void *user);
+/** Sets the hook, which takes the place of the one before; fn NULL: none. When this returns, no thread is inside of the former one, so it
+    must not be called with a lock held that the hook takes. What was labelled before is not told. Starts no device. Stays over ds_shutdown. */
+DSDEF DS_MUST_USE ds_result ds_range_hook(ds_range_fn fn, void *user);
+
+/** Labels the calling thread in tools and timelines. DS_ERR_INVALID_VALUE: the text is NULL. Callable anywhere. */
+DSDEF ds_result ds_thread_set_label(const char *label);
+
+/** State of DS_RANGE_SCOPE. */
+typedef struct ds_range_scope {
+    ds_domain domain; /**< where it was pushed */
+    int pushed;       /**< 1: to be popped */
+    int once;         /**< 1: the block is still to run */
+} ds_range_scope;
+/** Enters a scope; used by DS_RANGE_SCOPE. */
+DSDEF ds_range_scope ds_range_scope_enter(const char *text);
+/** Enters a scope; used by DS_RANGE_SCOPE_WITH. */
+DSDEF ds_range_scope ds_range_scope_enter_with(const ds_range_desc *desc);
+/** Leaves it; used by DS_RANGE_SCOPE. */
+DSDEF void ds_range_scope_leave(ds_range_scope *scope);
+
 /* ---- call sites ---------------------------------------------------------------------------------------------- */
 
 /** The calling thread's site for its next call. */
@@ -971,27 +1187,57 @@ private:
     ds_device_guard_(const ds_device_guard_ &);
     ds_device_guard_ &operator=(const ds_device_guard_ &);
 };
+struct ds_device_of_guard_ {
+    ds_scope s;
+    explicit ds_device_of_guard_(const void *ptr) : s(ds_device_of_scope_enter(ptr)) {}
+    ~ds_device_of_guard_() { ds_device_scope_leave(&s); }
+private:
+    ds_device_of_guard_(const ds_device_of_guard_ &);
+    ds_device_of_guard_ &operator=(const ds_device_of_guard_ &);
+};
+struct ds_range_guard_ {
+    ds_range_scope s;
+    explicit ds_range_guard_(const ds_range_scope &scope) : s(scope) {}
+    ~ds_range_guard_() { ds_range_scope_leave(&s); }
+private:
+    ds_range_guard_(const ds_range_guard_ &);
+    ds_range_guard_ &operator=(const ds_range_guard_ &);
+};
 #define DS_SCOPE_(var, guard, args) for (guard var args; var.s.once; var.s.once = 0)
 #define DS_STREAM_SCOPE_FLAGS(stream, flags) DS_SCOPE_(DS_JOIN_(ds_scope_, __LINE__), ds_stream_guard_, (stream, flags))
 #define DS_DEVICE_SCOPE(device) DS_SCOPE_(DS_JOIN_(ds_scope_, __LINE__), ds_device_guard_, (device))
+#define DS_DEVICE_OF_SCOPE(ptr) DS_SCOPE_(DS_JOIN_(ds_of_scope_, __LINE__), ds_device_of_guard_, (ptr))
+#define DS_RANGE_SCOPE_(var, enter) DS_SCOPE_(var, ds_range_guard_, (enter))
 #else
 #define DS_SCOPE_(var, enter, leave) \
     for (ds_scope var __attribute__((cleanup(leave))) = enter; var.once; var.once = 0)
+#define DS_DEVICE_OF_SCOPE(ptr) DS_SCOPE_(DS_JOIN_(ds_of_scope_, __LINE__), ds_device_of_scope_enter(ptr), ds_device_scope_leave)
+#define DS_RANGE_SCOPE_(var, enter) \
+    for (ds_range_scope var __attribute__((cleanup(ds_range_scope_leave))) = enter; var.once; var.once = 0)
 #define DS_STREAM_SCOPE_FLAGS(stream, flags) \
     DS_SCOPE_(DS_JOIN_(ds_scope_, __LINE__), ds_stream_scope_enter(stream, flags), ds_stream_scope_leave)
 #define DS_DEVICE_SCOPE(device) DS_SCOPE_(DS_JOIN_(ds_scope_, __LINE__), ds_device_scope_enter(device), ds_device_scope_leave)
 #endif
+/* DS_DEVICE_OF_SCOPE(ptr) { ... }: DS_DEVICE_SCOPE of the pointer's device; for host memory the current device stays. */
 /* DS_STREAM_SCOPE(stream) { ... }: ds_stream_push before the block and ds_stream_pop however it is left (break, return and
    goto included). When the push fails the block is not entered, and ds_last_error() says why. */
 #define DS_STREAM_SCOPE(stream) DS_STREAM_SCOPE_FLAGS(stream, 0u)
+/* DS_RANGE_SCOPE("step") { ... }: ds_range_push before the block and its pop however it is left. The block runs in any case. */
+#define DS_RANGE_SCOPE(text) DS_RANGE_SCOPE_(DS_JOIN_(ds_range_scope_, __LINE__), ds_range_scope_enter(text))
+#define DS_RANGE_SCOPE_WITH(desc) DS_RANGE_SCOPE_(DS_JOIN_(ds_range_scope_, __LINE__), ds_range_scope_enter_with(desc))
 
 #ifndef DEVSTREAM_NO_SITES
 /* Each verb as a macro of the same name, which stores the caller's file and line for the function to take. */
 #define DS_HERE_ ((void)(ds_call_site.file = __FILE__, ds_call_site.line = __LINE__))
 #define ds_init(...) (DS_HERE_, ds_init(__VA_ARGS__))
 #define ds_shutdown() (DS_HERE_, ds_shutdown())
+#define ds_sync_debug_set(...) (DS_HERE_, ds_sync_debug_set(__VA_ARGS__))
+#define ds_sync_debug_set_text(...) (DS_HERE_, ds_sync_debug_set_text(__VA_ARGS__))
+#define ds_sync_debug_get(...) (DS_HERE_, ds_sync_debug_get(__VA_ARGS__))
 #define ds_backend_get(...) (DS_HERE_, ds_backend_get(__VA_ARGS__))
 #define ds_backend_report(...) (DS_HERE_, ds_backend_report(__VA_ARGS__))
+#define ds_is_available(...) (DS_HERE_, ds_is_available(__VA_ARGS__))
+#define ds_arch_list(...) (DS_HERE_, ds_arch_list(__VA_ARGS__))
 #define ds_device_count(...) (DS_HERE_, ds_device_count(__VA_ARGS__))
 #define ds_device_parse(...) (DS_HERE_, ds_device_parse(__VA_ARGS__))
 #define ds_device_print(...) (DS_HERE_, ds_device_print(__VA_ARGS__))
@@ -1000,12 +1246,20 @@ private:
 #define ds_device_push(...) (DS_HERE_, ds_device_push(__VA_ARGS__))
 #define ds_device_pop() (DS_HERE_, ds_device_pop())
 #define ds_device_get_properties(...) (DS_HERE_, ds_device_get_properties(__VA_ARGS__))
+#define ds_device_name(...) (DS_HERE_, ds_device_name(__VA_ARGS__))
+#define ds_device_capability(...) (DS_HERE_, ds_device_capability(__VA_ARGS__))
+#define ds_device_utilization(...) (DS_HERE_, ds_device_utilization(__VA_ARGS__))
+#define ds_device_temperature(...) (DS_HERE_, ds_device_temperature(__VA_ARGS__))
+#define ds_device_power_draw(...) (DS_HERE_, ds_device_power_draw(__VA_ARGS__))
+#define ds_device_clock_rate(...) (DS_HERE_, ds_device_clock_rate(__VA_ARGS__))
 #define ds_uuid_print(...) (DS_HERE_, ds_uuid_print(__VA_ARGS__))
 #define ds_device_memory_info(...) (DS_HERE_, ds_device_memory_info(__VA_ARGS__))
 #define ds_device_synchronize(...) (DS_HERE_, ds_device_synchronize(__VA_ARGS__))
 #define ds_device_reset(...) (DS_HERE_, ds_device_reset(__VA_ARGS__))
 #define ds_device_can_access_peer(...) (DS_HERE_, ds_device_can_access_peer(__VA_ARGS__))
 #define ds_device_priority_range(...) (DS_HERE_, ds_device_priority_range(__VA_ARGS__))
+#define ds_device_label(...) (DS_HERE_, ds_device_label(__VA_ARGS__))
+#define ds_device_set_label(...) (DS_HERE_, ds_device_set_label(__VA_ARGS__))
 #define ds_priority_from_paddle(...) (DS_HERE_, ds_priority_from_paddle(__VA_ARGS__))
 #define ds_stream_create(...) (DS_HERE_, ds_stream_create(__VA_ARGS__))
 #define ds_stream_retain(...) (DS_HERE_, ds_stream_retain(__VA_ARGS__))
@@ -1024,6 +1278,7 @@ private:
 #define ds_stream_flags(...) (DS_HERE_, ds_stream_flags(__VA_ARGS__))
 #define ds_stream_priority(...) (DS_HERE_, ds_stream_priority(__VA_ARGS__))
 #define ds_stream_label(...) (DS_HERE_, ds_stream_label(__VA_ARGS__))
+#define ds_stream_set_label(...) (DS_HERE_, ds_stream_set_label(__VA_ARGS__))
 #define ds_stream_current(...) (DS_HERE_, ds_stream_current(__VA_ARGS__))
 #define ds_stream_use(...) (DS_HERE_, ds_stream_use(__VA_ARGS__))
 #define ds_stream_push(...) (DS_HERE_, ds_stream_push(__VA_ARGS__))
@@ -1054,6 +1309,8 @@ private:
 #define ds_host_register(...) (DS_HERE_, ds_host_register(__VA_ARGS__))
 #define ds_host_unregister(...) (DS_HERE_, ds_host_unregister(__VA_ARGS__))
 #define ds_pointer_query(...) (DS_HERE_, ds_pointer_query(__VA_ARGS__))
+#define ds_device_of(...) (DS_HERE_, ds_device_of(__VA_ARGS__))
+#define ds_device_of_scope_enter(...) (DS_HERE_, ds_device_of_scope_enter(__VA_ARGS__))
 #define ds_copy(...) (DS_HERE_, ds_copy(__VA_ARGS__))
 #define ds_copy_with(...) (DS_HERE_, ds_copy_with(__VA_ARGS__))
 #define ds_copy_2d(...) (DS_HERE_, ds_copy_2d(__VA_ARGS__))
@@ -1098,6 +1355,20 @@ private:
 #define ds_capture_update_dependencies(...) (DS_HERE_, ds_capture_update_dependencies(__VA_ARGS__))
 #define ds_capture_exchange_mode(...) (DS_HERE_, ds_capture_exchange_mode(__VA_ARGS__))
 #define ds_capture_function(...) (DS_HERE_, ds_capture_function(__VA_ARGS__))
+#define ds_domain_create(...) (DS_HERE_, ds_domain_create(__VA_ARGS__))
+#define ds_range_mark(...) (DS_HERE_, ds_range_mark(__VA_ARGS__))
+#define ds_range_mark_with(...) (DS_HERE_, ds_range_mark_with(__VA_ARGS__))
+#define ds_range_push(...) (DS_HERE_, ds_range_push(__VA_ARGS__))
+#define ds_range_push_with(...) (DS_HERE_, ds_range_push_with(__VA_ARGS__))
+#define ds_range_pop() (DS_HERE_, ds_range_pop())
+#define ds_range_pop_in(...) (DS_HERE_, ds_range_pop_in(__VA_ARGS__))
+#define ds_range_start(...) (DS_HERE_, ds_range_start(__VA_ARGS__))
+#define ds_range_start_with(...) (DS_HERE_, ds_range_start_with(__VA_ARGS__))
+#define ds_range_end(...) (DS_HERE_, ds_range_end(__VA_ARGS__))
+#define ds_range_hook(...) (DS_HERE_, ds_range_hook(__VA_ARGS__))
+#define ds_thread_set_label(...) (DS_HERE_, ds_thread_set_label(__VA_ARGS__))
+#define ds_range_scope_enter(...) (DS_HERE_, ds_range_scope_enter(__VA_ARGS__))
+#define ds_range_scope_enter_with(...) (DS_HERE_, ds_range_scope_enter_with(__VA_ARGS__))
 #endif /* DEVSTREAM_NO_SITES */
 
 #ifndef DEVSTREAM_NO_CPU
@@ -1125,6 +1396,7 @@ private:
 #error "devstream needs C11 with atomics: compile with -std=c11 or newer"
 #endif
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -1254,12 +1526,25 @@ DS__SEAM static int ds__os_memfd(size_t size, uint64_t cookie) {
     }
     return fd;
 }
+/* Where a symbolic link leads, as it says it; 0: it is none, or longer than there is room. */
+DS__SEAM static int ds__os_link(const char *path, char *out, size_t size) {
+    long n = syscall(SYS_readlinkat, -100 /* AT_FDCWD */, path, out, size);
+    if (n <= 0 || (size_t)n >= size) return 0;
+    out[n] = 0;
+    return 1;
+}
+/* Whether it is so of one of the names in a folder. */
+DS__SEAM static int ds__os_any(const char *path, int (*is_fn)(const char *name)) {
+    DIR *folder = opendir(path);
+    int is = 0;
+    for (struct dirent *one; folder && !is && (one = readdir(folder)) != NULL;) is = is_fn(one->d_name);
+    if (folder) closedir(folder);
+    return is;
+}
 static int ds__os_is_memfd(const char *path, uint64_t cookie) {
     char link[96], name[48];
-    long n = syscall(SYS_readlinkat, -100 /* AT_FDCWD */, path, link, sizeof link - 1);
     snprintf(name, sizeof name, "devstream-%016llx", (unsigned long long)cookie);
-    if (n > 0) link[n] = 0;
-    return n > 0 && strstr(link, name) != NULL;
+    return ds__os_link(path, link, sizeof link) && strstr(link, name) != NULL;
 }
 /* The memory of another process; -1, and errno says why: ENOENT when that has ended or closed it. */
 DS__SEAM static int ds__os_memfd_open(int pid, int fd, uint64_t cookie, size_t size) {
@@ -1354,7 +1639,8 @@ typedef struct ds__thread ds__thread;
 
 /* A range of memory as a look-up finds it. */
 typedef struct ds__found { uintptr_t base, end; ds_memory_kind kind; int held, backend, device; } ds__found; /* held: DS__HELD_* or 0 */
-#define DS__HITS 4
+#define DS__DOMAINS 64 /* of ranges, with the default one */
+#define DS__HITS 12 /* a collective of eight devices looks at nine ranges, again and again */
 
 /* What each thread has; the rest of its state hangs on `thread`, which a use of the thread's device or streams makes. */
 typedef struct ds__tls_block {
@@ -1375,6 +1661,10 @@ typedef struct ds__tls_block {
     ds__found hit[DS__HITS];        /* ranges found last */
     ds_result code;      /* of the last failure */
     int mute;            /* failures go to `aside` and not to the log: they are not the user's, or not yet */
+    int in_hook;         /* inside of the hook of ranges */
+    int unwatched;       /* the waits of calls are the library's own, not the user's */
+    uint32_t domains;    /* the generation of domains for which `level` is valid, but for that of the default domain */
+    int level[DS__DOMAINS]; /* ranges of each domain that were pushed and not popped */
     char error[1024], aside[1024];
 } ds__tls_block;
 static __thread ds__tls_block ds__tls;
@@ -1422,6 +1712,8 @@ static ds_result ds__fail(ds_result code, const char *format, ...) {
     if (!t->mute) ds__log(DS_LOG_ERROR, code, t->error);
     return code;
 }
+#define DS__REQUIRE(condition, ...) \
+    do { if (DS__UNLIKELY(!(condition))) return ds__fail(DS_ERR_INVALID_VALUE, __VA_ARGS__); } while (0)
 
 /* Adds to the sentence of an error that was just set; returns its code. */
 __attribute__((format(printf, 2, 3), cold, noinline)) DS__SEAM
@@ -1699,6 +1991,7 @@ typedef struct ds__kernel {
     void *mark;
     _Atomic(void *) loaded;       /* CUDA driver: the function on each device */
     int ours;                     /* 1: the library's own, whose sentence says what was wrong */
+    uint64_t (*bytes_fn)(size_t items, const void *args);
     char pad[64];                 /* launching threads read what stands above, workers write what stands below */
     _Atomic uint32_t runs;        /* CPU driver: launches timed so far */
     _Atomic uint32_t item_ns;     /* CPU driver: nanoseconds of an item, as last measured */
@@ -1729,24 +2022,25 @@ typedef struct ds__exec {
 enum { DS__OP_JUMP = 0, DS__OP_KERNEL, DS__OP_COPY, DS__OP_FILL, DS__OP_HOST, DS__OP_CALLBACK, DS__OP_RECORD, DS__OP_WAIT,
        DS__OP_WAIT_STREAM, DS__OP_NOTHING, DS__OP_GRAPH, DS__OP_UPLOAD, DS__OP_EXTERNAL_RECORD, DS__OP_EXTERNAL_WAIT,
        DS__OP_LANE_WAIT, DS__OP_NODE_RECORD, DS__OP_NODE_WAIT, DS__OP_SHARED_RECORD /* the CPU driver's: in its executables */,
-       DS__OP_FREE /* the CPU driver's */ };
+       DS__OP_FREE, DS__OP_CLOCK /* the CPU driver's */ };
 
 enum {
     DS__OP_STAGED = 1, /* copy: the devices cannot reach each other */
     DS__OP_BLOCKS = 2, /* copy, fill: submit returns when it is done, because it touches pageable memory */
-    DS__OP_DST = 2,    /* copy, fill: seven bits from here on say where the destination is */
-    DS__OP_SRC = 9,    /* copy: and where the source is */
-    DS__OP_GIVEN = 1   /* graph: the body becomes the node's */
+    DS__OP_GIVEN = 1,  /* graph: the body becomes the node's */
+    DS__OP_DST = 0,    /* copy, fill: eight bits of `places` from here on say where the destination is */
+    DS__OP_SRC = 8     /* copy: and where the source is */
 };
 /* Where an operand is. A copy on a GPU's stream leaves what devstream did not allocate to cudart, which knows. */
 enum { DS__AT_UNKNOWN = 0, DS__AT_PAGEABLE, DS__AT_STABLE /* pageable, but it stays as long as a graph may need it */, DS__AT_PINNED,
        DS__AT_OTHER /* device memory of the CPU driver, for the CUDA driver */,
        DS__AT_DEVICE /* and the index */ };
-#define DS__MAX_DEVICES (128 - DS__AT_DEVICE)
+#define DS__MAX_DEVICES (256 - DS__AT_DEVICE)
 
 /* A piece of stream work: what the core hands to a driver, what the CPU driver queues, what a layer sees. */
 typedef struct ds__op {
-    uint16_t kind, flags;
+    uint8_t kind, flags;
+    uint16_t places;              /* copy, fill: where the operands are */
     uint32_t line;
     const char *file;             /* call site, or NULL */
     union {
@@ -1760,11 +2054,15 @@ typedef struct ds__op {
         struct { void *stamp; } stamp;       /* CPU driver: a timed record in its queue */
         struct { void *lane; } shared;       /* and one that other processes are told of */
         struct { void *ptr; size_t size; int device; } memory; /* CPU driver: memory that the stream gives back */
+        struct { int64_t ns; } clock;        /* CPU driver: what follows was put in at this virtual time */
     } u;
 } ds__op;
 
 /* X(entry, parameters, arguments): everything a driver does, but starting, reporting and ending. Stream and event
    arguments are the driver's own objects; device is an index. Makes the table, the fault layer and its names.
+   Of what a device is like, which switches nothing on:
+   device_link    1: the two, which differ, are joined by NVLink.
+   device_speed   copy engines, and bytes per second of its memory; 0: nobody says.
    Of virtual memory, which no open capture forbids:
    space_reserve  addresses without memory. *out_page is the unit in which memory is mapped, and they are aligned to it; the
                   driver rounds the size up to it. DS_ERR_UNSUPPORTED: the device has no virtual memory.
@@ -1778,6 +2076,9 @@ typedef struct ds__op {
                   A stream that captures is refused both (DS_ERR_CAPTURE_UNSUPPORTED), and the capture goes on.
    async_trim     returns what the allocator keeps to the device, down to so many bytes.
    async_info     *out_reserved: what the allocator has of the device, *out_used: what of it is in use.
+   run_together   the inline rule for several streams: when nothing is pending on any of them run_fn is called, and until it returns
+                  nobody can put work on them; *out_ran is 1 then. It copies and adds up, DS__INLINE_BYTES in each step, and calls no
+                  entry. *out_ran 0: the work has to be put on the streams, which is always right.
    Of memory for several processes:
    share_alloc    like memory_alloc, for all that follows.
    share_export   64 bytes that name it, always the same.
@@ -1788,6 +2089,8 @@ typedef struct ds__op {
     X(device_synchronize, (int device), (device)) \
     X(device_reset, (int device), (device)) \
     X(device_peer, (int device, int peer, int *out), (device, peer, out)) \
+    X(device_link, (int device, int peer, int *out), (device, peer, out)) \
+    X(device_speed, (int device, int *out_engines, double *out_memory), (device, out_engines, out_memory)) \
     X(priority_range, (int device, int *out_least, int *out_greatest), (device, out_least, out_greatest)) \
     X(stream_create, (int device, int kind, unsigned flags, int *priority, void **out), (device, kind, flags, priority, out)) \
     X(stream_query, (void *stream), (stream)) \
@@ -1802,6 +2105,7 @@ typedef struct ds__op {
     X(event_export, (void *event, unsigned char *out), (event, out)) \
     X(event_import, (int device, const unsigned char *handle, void **out), (device, handle, out)) \
     X(submit, (void *stream, const ds__op *op), (stream, op)) \
+    X(run_together, (void *const *streams, size_t count, void (*run_fn)(void *user), void *user, int *out_ran), (streams, count, run_fn, user, out_ran)) \
     X(memory_alloc, (int device, size_t size, void **out), (device, size, out)) \
     X(space_reserve, (int device, size_t size, size_t *out_page, void **out), (device, size, out_page, out)) \
     X(space_map, (int device, void *at, size_t size), (device, at, size)) \
@@ -1867,10 +2171,10 @@ struct ds__driver {
 };
 
 /* The inline rule, for every driver that runs on the caller's processor: when every stream that takes part is idle, the
-   caller may run the library's own copy or fill of at most this many bytes before returning; never the user's code. */
+   caller may run the library's own copy, fill or sum of at most this many bytes before returning; never the user's code. */
 #define DS__INLINE_BYTES 16384u
 
-static int ds__place_of(const ds__op *op, int at) { return op->flags >> at & 127; }
+static int ds__place_of(const ds__op *op, int at) { return op->places >> at & 255; }
 
 DS__SEAM static size_t ds__op_bytes(const ds__op *op) {
     return op->kind == DS__OP_COPY ? op->u.copy.width * op->u.copy.height
@@ -1906,6 +2210,9 @@ static struct {
     _Atomic int capture_count;
     pthread_mutex_t begin;       /* held while a capture begins, and by who must know that none is open: never over a wait */
     ds_stream *legacy;           /* per device ordinal, made at first use */
+    _Atomic int sync_debug;      /* a ds_sync_debug_mode */
+    ds__lock label_lock;         /* of the labels of streams and devices, which can be replaced */
+    char (*label)[64];           /* of each device ordinal */
     ds__lock range_lock;         /* memory that is known: readers take no lock, they check `range_version` */
     _Atomic(ds__ranges *) ranges;
     _Atomic size_t range_count;
@@ -1915,10 +2222,11 @@ static struct {
     size_t mapping_count, mapping_room;
 } ds__g = { .mutex = PTHREAD_MUTEX_INITIALIZER, .begin = PTHREAD_MUTEX_INITIALIZER };
 
-/* What the allocator is told, when there is one. */
+/* What the allocator and the generators are told, where they are. */
 static struct {
     void (*_Atomic stream_gone_fn)(ds__stream *s); /* before a stream ends, which is pinned or nobody else's; not while the caller has `upper_locked` */
     void (*_Atomic shutdown_fn)(void);             /* all work is done, everything else is still there */
+    void (*_Atomic rng_shutdown_fn)(void);         /* the same, for the generators */
 } ds__upper;
 
 static void ds__count_dead(int n) { atomic_fetch_add(&ds__g.dead, n); }
@@ -1954,12 +2262,16 @@ static uint64_t ds__env_number(const char *name) {
    runs it from there; the CUDA driver keeps its own graph beside it, node for node. A node holds its kernel or event by a reference; what the
    user gave (host functions' arguments, attached objects) has a count of owners: graphs, executables, and launches on their way. */
 
+/* Called at each launch of an executable that has the object, with its stream: before the launch (DS_NOT_READY), and after it with what came of it. */
+typedef ds_result (*ds__launch_fn)(void *user, ds__stream *s, ds_result how);
+
 struct ds__object {
     _Atomic int owners;
     void *user;
     ds_host_fn dtor_fn;
     const void *key;              /* what it was attached under (ds__capture_attachment), and in which capture */
     uint64_t capture;
+    ds__launch_fn launch_fn;      /* or NULL */
 };
 
 struct ds__node {
@@ -1982,6 +2294,7 @@ struct ds__body {
     ds__node **node;
     ds__object **object;
     size_t object_count, object_room;
+    int hooked;                   /* 1: it, or a child graph of it, has objects with a launch_fn */
     void *native;                 /* the CUDA driver's */
 };
 
@@ -2065,7 +2378,7 @@ static ds__node *ds__node_make(const ds__op *op, ds_device device, int priority)
         break;
     case DS_NODE_COPY:
     case DS_NODE_FILL:
-        n->op.flags = (uint16_t)(op->flags & ~(unsigned)DS__OP_BLOCKS);
+        n->op.flags = (uint8_t)(op->flags & ~(unsigned)DS__OP_BLOCKS);
         break;
     case DS_NODE_HOST:
         n->op.u.host.dtor_fn = NULL;
@@ -2160,6 +2473,7 @@ static ds_result ds__body_append(ds__body *b, ds__node *n, const uint32_t *deps,
     }
     if (!ds__room(&b->node, sizeof *b->node, b->count, &b->room)) return DS_ERR_OUT_OF_MEMORY;
     b->node[b->count++] = n;
+    if (n->child && n->child->hooked) b->hooked = 1;
     return DS_OK;
 }
 
@@ -2168,6 +2482,7 @@ static ds_result ds__body_keep(ds__body *b, ds__object *o) {
     if (!ds__room(&b->object, sizeof *b->object, (uint32_t)b->object_count, &room)) return DS_ERR_OUT_OF_MEMORY;
     b->object_room = room;
     b->object[b->object_count++] = ds__object_keep(o);
+    if (o->launch_fn) b->hooked = 1;
     return DS_OK;
 }
 
@@ -3066,6 +3381,22 @@ static ds_result ds__cuda_device_properties(int device, ds_device_properties *ou
     return DS_OK;
 }
 
+/* All atomics of the other's memory are native over NVLink, and over no PCIe. */
+static ds_result ds__cuda_device_link(int device, int peer, int *out) {
+    ds__cuda_scope scope;
+    ds__cuda_anywhere(&scope, device);
+    return DS__RT(scope, cudaDeviceGetP2PAttribute, (out, cudaDevP2PAttrNativeAtomicSupported, device, peer));
+}
+
+static ds_result ds__cuda_device_speed(int device, int *out_engines, double *out_memory) {
+    int khz = 0, bits = 0;
+    ds_result r = ds__cuda_attribute(device, cudaDevAttrAsyncEngineCount, out_engines);
+    if (r == DS_OK) r = ds__cuda_attribute(device, cudaDevAttrMemoryClockRate, &khz);
+    if (r == DS_OK) r = ds__cuda_attribute(device, cudaDevAttrGlobalMemoryBusWidth, &bits);
+    *out_memory = r == DS_OK ? khz * 1e3 * 2 /* data goes at both edges */ * bits / 8 : 0;
+    return r;
+}
+
 static ds_result ds__cuda_device_memory(int device, size_t *out_free, size_t *out_total) {
     ds__cuda_scope scope;
     ds_result r = ds__cuda_enter(&scope, device);
@@ -3915,13 +4246,13 @@ static ds_result ds__cuda_copy_on(ds__cuda_stream *s, const ds__op *op) {
     ds__cuda_scope scope;
     ds_result r = ds__cuda_on(&scope, s);
     if (DS__UNLIKELY(r < 0)) return r;
-    r = ds__cuda_move(&scope, s->handle, op, ds__cuda_where(op->flags >> DS__OP_DST & 127u), ds__cuda_where(op->flags >> DS__OP_SRC & 127u));
+    r = ds__cuda_move(&scope, s->handle, op, ds__cuda_where(op->places >> DS__OP_DST & 255u), ds__cuda_where(op->places >> DS__OP_SRC & 255u));
     ds__cuda_leave(&scope);
     return r;
 }
 
 static ds_result ds__cuda_submit_copy(ds__cuda_stream *s, const ds__op *op) {
-    unsigned to = op->flags >> DS__OP_DST & 127u, from = op->flags >> DS__OP_SRC & 127u;
+    unsigned to = op->places >> DS__OP_DST & 255u, from = op->places >> DS__OP_SRC & 255u;
     int here = DS__AT_DEVICE + s->device;
     if (!ds__cuda_on_gpu(to) && !ds__cuda_on_gpu(from)) return ds__cuda_submit_host_work(s, op);
     ds_result (*put)(ds__cuda_stream *s, const ds__op *op) = ds__cuda_copy_on;
@@ -3958,7 +4289,7 @@ static ds_result ds__cuda_fill(ds__cuda_stream *s, const ds__op *op) {
 }
 
 static ds_result ds__cuda_submit_fill(ds__cuda_stream *s, const ds__op *op) {
-    unsigned place = op->flags >> DS__OP_DST & 127u;
+    unsigned place = op->places >> DS__OP_DST & 255u;
     if (place < DS__AT_DEVICE) return ds__cuda_submit_host_work(s, op);
     int device = (int)(place - DS__AT_DEVICE);
     return DS__LIKELY(device == s->device) ? ds__cuda_fill(s, op) : ds__cuda_elsewhere(s, device, op, ds__cuda_fill);
@@ -3970,6 +4301,16 @@ static int ds__cuda_device_of(const void *ptr) {
     if (!ds__known(ptr, &info) && ds__ask(ptr, &info) < 0) return DS__CUDA_ASK;
     return info.kind == DS_MEMORY_DEVICE && info.device.type == DS_DEVICE_CUDA ? info.device.index : DS__CUDA_HOST;
 }
+/* A GPU's streams cannot be held. */
+static ds_result ds__cuda_run_together(void *const *streams, size_t count, void (*run_fn)(void *user), void *user, int *out_ran) {
+    (void)streams;
+    (void)count;
+    (void)run_fn;
+    (void)user;
+    *out_ran = 0;
+    return DS_OK;
+}
+
 static ds_result ds__cuda_copy_now(const ds__op *op) {
     int to = ds__cuda_device_of(op->u.copy.dst), from = ds__cuda_device_of(op->u.copy.src);
     int device = to >= 0 ? to : from >= 0 ? from : 0, priority = 0;
@@ -4674,7 +5015,7 @@ static ds_result ds__cuda_read_nodes(const ds__cuda_scope *scope, ds__body *b) {
 
 /* Which type of CUDA's the node is. */
 static enum cudaGraphNodeType ds__cuda_type(const ds__node *n) {
-    unsigned to = n->op.flags >> DS__OP_DST & 127u, from = n->op.flags >> DS__OP_SRC & 127u;
+    unsigned to = n->op.places >> DS__OP_DST & 255u, from = n->op.places >> DS__OP_SRC & 255u;
     switch (n->kind) {
     case DS_NODE_KERNEL: return cudaGraphNodeTypeKernel;
     case DS_NODE_COPY: return ds__cuda_on_gpu(to) || ds__cuda_on_gpu(from) ? cudaGraphNodeTypeMemcpy : cudaGraphNodeTypeHost;
@@ -4752,7 +5093,7 @@ static ds_result ds__cuda_put_kernel(const ds__cuda_scope *scope, const ds__node
 }
 
 static struct cudaMemcpy3DParms ds__cuda_copy_params(const ds__op *op) {
-    int to = ds__cuda_where(op->flags >> DS__OP_DST & 127u), from = ds__cuda_where(op->flags >> DS__OP_SRC & 127u);
+    int to = ds__cuda_where(op->places >> DS__OP_DST & 255u), from = ds__cuda_where(op->places >> DS__OP_SRC & 255u);
     size_t width = op->u.copy.width, height = op->u.copy.height;
     struct cudaMemcpy3DParms p;
     memset(&p, 0, sizeof p);
@@ -5701,7 +6042,7 @@ static ds_result ds__cuda_resolve(ds__op *op, unsigned at, const void *ptr) {
     ds_result r = ds__cuda_pointer_query(ptr, &info);
     unsigned place = info.kind == DS_MEMORY_DEVICE ? DS__AT_DEVICE + (unsigned)info.device.index
                      : info.kind == DS_MEMORY_PAGEABLE ? DS__AT_PAGEABLE : DS__AT_PINNED;
-    op->flags = (uint16_t)(op->flags | place << at);
+    op->places = (uint16_t)(op->places | place << at);
     return r;
 }
 
@@ -5753,7 +6094,7 @@ static ds_result ds__cuda_capture_memory(ds__cuda_scope *scope, ds__cuda_stream 
     if (to == DS__AT_PAGEABLE || from == DS__AT_PAGEABLE) return ds__cuda_refuse_pageable(scope);
     if (to == DS__AT_OTHER || from == DS__AT_OTHER)
         return ds__cuda_refuse(scope, "a copy between a GPU and a device of the CPU driver cannot be captured");
-    op->flags = (uint16_t)(op->flags & ~(unsigned)DS__OP_BLOCKS);
+    op->flags = (uint8_t)(op->flags & ~(unsigned)DS__OP_BLOCKS);
     if (!ds__cuda_on_gpu(to) && !ds__cuda_on_gpu(from)) return ds__cuda_capture_host(scope, s, c, op);
     unsigned here = DS__AT_DEVICE + (unsigned)s->device;
     ds_result (*put)(ds__cuda_stream *s, const ds__op *op) = copy ? ds__cuda_copy_on : ds__cuda_fill;
@@ -6729,6 +7070,8 @@ static void ds__graph_free(void *object);
 static void ds__exec_free(void *object);
 static void ds__thread_ends(void *thread);
 
+static ds_result ds__sync_debug_read(const char *text);
+
 static int ds__ordinals(void) { return ds__g.backend[0].device_count + ds__g.backend[1].device_count; }
 
 static void ds__forked(void) { atomic_store(&ds__g.state, atomic_load(&ds__g.state) == DS__COLD ? DS__COLD : DS__FORKED); }
@@ -6760,7 +7103,8 @@ static ds_result ds__start_drivers(void) {
         else snprintf(info->reason, sizeof info->reason, "not taken: %s", backends[b].missing);
     }
     ds__g.legacy = ds__alloc((size_t)(ds__ordinals() + 1) * sizeof *ds__g.legacy);
-    if (!ds__g.legacy) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to start");
+    ds__g.label = ds__alloc((size_t)(ds__ordinals() + 1) * sizeof *ds__g.label);
+    if (!ds__g.legacy || !ds__g.label) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to start");
     for (int b = 0; b < DS_BACKEND_COUNT && r == DS_OK; b++) {
         char before[sizeof ds__tls.error];
         if (!ds__g.backend[b].available) continue;
@@ -6792,6 +7136,7 @@ static ds_result ds__start(void) {
                                ds__env_number("DEVSTREAM_PER_THREAD_DEFAULT_STREAM");
 #endif
     ds_result r = ds__layers_apply(ds__layer_list(), NULL, 0);
+    if (r == DS_OK) r = ds__sync_debug_read(getenv("DEVSTREAM_SYNC_DEBUG"));
     if (r == DS_OK) r = ds__fault_parse(ds__g.desc.fault ? ds__g.desc.fault : getenv("DEVSTREAM_FAULT"));
     if (r < 0) return r;
     ds__g.streams = (ds__table){ .what = "stream", .element = sizeof(ds__stream), .free_fn = ds__stream_free };
@@ -6810,7 +7155,9 @@ static ds_result ds__start(void) {
         for (int b = 0; b < DS_BACKEND_COUNT; b++)
             if (ds__g.driver[b]) ds__g.driver[b]->stop();
         ds__release(ds__g.legacy);
+        ds__release(ds__g.label);
         ds__g.legacy = NULL;
+        ds__g.label = NULL;
         return r;
     }
     ds__g.epoch++;
@@ -6849,25 +7196,26 @@ static inline ds_result ds__enter_inline(const char *fn) {
 }
 __attribute__((noinline)) static ds_result ds__enter(const char *fn) { return ds__enter_inline(fn); }
 #define DS__ENTER(fn) do { ds_result ds__r = ds__enter(fn); if (DS__UNLIKELY(ds__r < 0)) return ds__r; } while (0)
-#define DS__REQUIRE(condition, ...) \
-    do { if (DS__UNLIKELY(!(condition))) return ds__fail(DS_ERR_INVALID_VALUE, __VA_ARGS__); } while (0)
+
+/* Forgets the configuration. */
+static void ds__drop_desc(void) {
+#ifndef DEVSTREAM_NO_CPU
+    DS_IGNORE(ds__cpu_keep_desc(NULL));
+#endif
+    memset(&ds__g.desc, 0, sizeof ds__g.desc);
+}
 
 /* Keeps the configuration, with copies of all that it points to. */
-static void ds__keep_desc(const ds_init_desc *desc) {
+static ds_result ds__keep_desc(const ds_init_desc *desc) {
     static char layers[64], fault[64]; /* longer ones name nothing that is known */
+    ds__drop_desc(); /* of an earlier ds_init */
     ds__g.desc = *desc;
     if (desc->layers) { snprintf(layers, sizeof layers, "%s", desc->layers); ds__g.desc.layers = layers; }
     if (desc->fault) { snprintf(fault, sizeof fault, "%s", desc->fault); ds__g.desc.fault = fault; }
 #ifndef DEVSTREAM_NO_CPU
-    static ds_cpu_desc cpu;
-    static unsigned char peers[DS__CPU_MAX_DEVICES * DS__CPU_MAX_DEVICES];
-    if (!desc->cpu) return;
-    cpu = *desc->cpu;
-    ds__g.desc.cpu = &cpu;
-    if (cpu.peer_access) {
-        memcpy(peers, cpu.peer_access, (size_t)cpu.devices * (size_t)cpu.devices);
-        cpu.peer_access = peers;
-    }
+    return ds__cpu_keep_desc(desc->cpu);
+#else
+    return DS_OK;
 #endif
 }
 
@@ -6882,13 +7230,8 @@ DSDEF ds_result (ds_init)(const ds_init_desc *desc) {
     DS__REQUIRE(!desc->allocator.alloc_fn == !desc->allocator.free_fn, "the allocator needs both functions or neither");
     DS__REQUIRE((desc->flags & ~(unsigned)DS_INIT_PER_THREAD_DEFAULT_STREAM) == 0, "unknown flags %#x", desc->flags);
 #ifndef DEVSTREAM_NO_CPU
-    if (desc->cpu) {
-        DS__REQUIRE(desc->cpu->devices >= 0 && desc->cpu->devices <= DS__CPU_MAX_DEVICES, "%d CPU devices are not 1 to %d",
-                    desc->cpu->devices, DS__CPU_MAX_DEVICES);
-        DS__REQUIRE(desc->cpu->workers >= 0 && desc->cpu->workers <= 256, "%d workers are not 1 to 256", desc->cpu->workers);
-        DS__REQUIRE((desc->cpu->flags & ~(unsigned)(DS_CPU_INLINE | DS_CPU_NO_SPIN | DS_CPU_LAX_CAPTURE)) == 0, "unknown CPU flags %#x", desc->cpu->flags);
-        DS__REQUIRE(!desc->cpu->peer_access || desc->cpu->devices > 0, "peer_access needs the number of devices");
-    }
+    ds_result checked = desc->cpu ? ds__cpu_check_desc(desc->cpu) : DS_OK;
+    if (checked < 0) return checked;
 #endif
     ds_result r = ds__layers_apply(desc->layers, NULL, 0);
     if (r < 0) return r;
@@ -6896,7 +7239,7 @@ DSDEF ds_result (ds_init)(const ds_init_desc *desc) {
     pthread_mutex_lock(&ds__g.mutex);
     if (atomic_load(&ds__g.state) != DS__COLD) r = ds__fail(DS_ERR_ILLEGAL_STATE, "devstream is in use already; call ds_init first, or after ds_shutdown");
     else if (desc->fault) r = ds__fault_parse(desc->fault);
-    if (r == DS_OK) ds__keep_desc(desc);
+    if (r == DS_OK && (r = ds__keep_desc(desc)) < 0) ds__drop_desc();
     pthread_mutex_unlock(&ds__g.mutex);
     return r;
 }
@@ -7031,6 +7374,448 @@ static ds__thread *ds__thread_state(void) {
     return t;
 }
 
+/* ---- >>core: sync debug mode ---------------------------------------------------------------------------------------------- */
+
+/* Only public functions ask, before they do anything: what the library itself waits for on their behalf is not the user's wait. */
+static inline int ds__sync_watched(void) { return atomic_load_explicit(&ds__g.sync_debug, memory_order_relaxed) != DS_SYNC_DEBUG_DEFAULT && !ds__tls.unwatched; }
+
+/* The function that runs is about to wait; a negative result: it must not. */
+__attribute__((format(printf, 1, 2), cold, noinline)) static ds_result ds__sync_tell(const char *format, ...) {
+    char what[400], text[600];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(what, sizeof what, format, args);
+    va_end(args);
+    if (atomic_load(&ds__g.sync_debug) == DS_SYNC_DEBUG_ERROR)
+        return ds__fail(DS_ERR_WOULD_SYNCHRONIZE, "called a synchronizing operation, which the sync debug mode refuses: %s", what);
+    snprintf(text, sizeof text, "called a synchronizing operation: %s %s", ds__tls.fn, what);
+    if (ds__g.desc.log_fn) ds__log(DS_LOG_WARNING, DS_ERR_WOULD_SYNCHRONIZE, text);
+    else if (ds__tls.site.file) fprintf(stderr, "devstream: %s:%d: %s\n", ds__tls.site.file, ds__tls.site.line, text);
+    else fprintf(stderr, "devstream: %s\n", text);
+    return DS_OK;
+}
+
+static ds_result ds__sync_debug_read(const char *text) {
+    static const char *const words[] = { "default", "warn", "error" };
+    int mode = text && *text ? -1 : DS_SYNC_DEBUG_DEFAULT;
+    for (int i = 0; i < 3 && mode < 0; i++)
+        if (strcmp(text, words[i]) == 0 || (text[0] == '0' + i && !text[1])) mode = i;
+    DS__REQUIRE(mode >= 0, "\"%.40s\" is not a sync debug mode: default, warn or error (DEVSTREAM_SYNC_DEBUG)", text);
+    atomic_store(&ds__g.sync_debug, mode);
+    return DS_OK;
+}
+
+DSDEF ds_result (ds_sync_debug_set)(ds_sync_debug_mode mode) {
+    DS__ENTER("ds_sync_debug_set");
+    DS__REQUIRE((unsigned)mode <= DS_SYNC_DEBUG_ERROR, "%d is not a sync debug mode", (int)mode);
+    atomic_store(&ds__g.sync_debug, (int)mode);
+    return DS_OK;
+}
+DSDEF ds_result (ds_sync_debug_set_text)(const char *text) {
+    DS__ENTER("ds_sync_debug_set_text");
+    DS__REQUIRE(text && *text, "there is no text");
+    return ds__sync_debug_read(text);
+}
+DSDEF ds_result (ds_sync_debug_get)(ds_sync_debug_mode *out) {
+    if (out) *out = DS_SYNC_DEBUG_DEFAULT;
+    DS__ENTER("ds_sync_debug_get");
+    DS__REQUIRE(out, "out is NULL");
+    *out = (ds_sync_debug_mode)atomic_load(&ds__g.sync_debug);
+    return DS_OK;
+}
+
+/* ---- >>core: ranges ----------------------------------------------------------------------------------------------------- */
+
+/* Policy. A range is told to NVTX, whose functions do nothing unless a tool has brought its own, and to the hook. Nothing here starts devstream, takes
+   memory or reads what the first call writes, so that ranges can stand anywhere. Levels are the thread's. Open ranges and domains stand in tables of
+   fixed size: a word of each says whether it is open and in which generation, and of two threads that end a range one finds it. Who tells the hook
+   counts itself in first and looks again, so that whoever takes a hook away can wait until nobody is inside. */
+
+#if !defined(DEVSTREAM_NO_NVTX) && defined(__has_include)
+#if __has_include(<nvtx3/nvToolsExt.h>)
+#define DS__NVTX 1
+#if defined(__GNUC__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wpedantic"
+#pragma GCC diagnostic ignored "-Wconversion"
+#pragma GCC diagnostic ignored "-Wsign-conversion"
+#pragma GCC diagnostic ignored "-Wshadow"
+#pragma GCC diagnostic ignored "-Wunused-function"
+#endif
+#include <nvtx3/nvToolsExt.h>
+#if defined(DEVSTREAM_CUDA) && __has_include(<nvtx3/nvToolsExtCudaRt.h>) && __has_include(<cuda.h>)
+#include <nvtx3/nvToolsExtCudaRt.h>
+#define DS__NVTX_CUDA 1
+#endif
+#if defined(__GNUC__)
+#pragma GCC diagnostic pop
+#endif
+#endif
+#endif
+
+enum { DS__RANGES = 4096 };
+typedef struct ds__open_range {
+    _Atomic uint64_t word;       /* generation << 1 | 1 while it is open; its id is generation << 32 | index + 1 */
+    _Atomic uint32_t next;       /* of those that can be used again: index + 1 */
+    uint32_t domain;
+    uint64_t native;             /* NVTX's id */
+} ds__open_range;
+typedef struct ds__range_domain { char name[64]; void *native; } ds__range_domain;
+typedef struct ds__range_watcher { ds_range_fn fn; void *user; _Atomic int inside; } ds__range_watcher;
+
+static struct {
+    _Atomic(ds__range_watcher *) hook; /* one of the two, or NULL */
+    _Atomic int nvtx;            /* 1: initialised, so that its functions are no longer replaced */
+    _Atomic uint32_t domains, generation; /* how many there are with the default one, less one; ds_shutdown makes all handles void */
+    pthread_mutex_t lock;        /* of who makes domains or initialises NVTX */
+    pthread_mutex_t hook_lock;   /* of who sets the hook, which waits for the former one: that may come to the other lock */
+    ds__range_watcher watcher[2];
+    ds__range_domain domain[DS__DOMAINS];
+    _Atomic uint32_t used;       /* ranges that ever were open */
+    _Atomic uint64_t spare;      /* those that can be used again: the first one's index + 1, and a count of changes << 32 */
+    ds__open_range open[DS__RANGES];
+} ds__notes = { .lock = PTHREAD_MUTEX_INITIALIZER, .hook_lock = PTHREAD_MUTEX_INITIALIZER };
+
+/* As ds__fail, where another function of devstream may be going on around, whose name and place stay. */
+__attribute__((format(printf, 4, 5), cold, noinline))
+static ds_result ds__range_fail(const char *fn, ds_site site, ds_result code, const char *format, ...) {
+    ds__tls_block *t = &ds__tls;
+    int n = site.file ? snprintf(t->error, sizeof t->error, "%s:%d: %s: ", site.file, site.line, fn) : snprintf(t->error, sizeof t->error, "%s: ", fn);
+    size_t at = n < 0 ? 0 : (size_t)n < sizeof t->error ? (size_t)n : sizeof t->error - 1;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(t->error + at, sizeof t->error - at, format, args);
+    va_end(args);
+    t->code = code;
+    if (atomic_load(&ds__g.state) == DS__READY && !t->in_hook) { /* else the log is not known yet */
+        ds_site outer = t->site;
+        t->site = site;
+        ds__log(DS_LOG_ERROR, code, t->error);
+        t->site = outer;
+    }
+    return code;
+}
+
+static inline ds_site ds__range_site(void) {
+    ds_site site = { ds_call_site.file, ds_call_site.line };
+    ds_call_site.file = NULL;
+    return site;
+}
+
+#ifdef DS__NVTX
+__attribute__((cold, noinline)) static void ds__nvtx_start(void) {
+    pthread_mutex_lock(&ds__notes.lock);
+    if (!atomic_load(&ds__notes.nvtx)) {
+        nvtxInitialize(NULL); /* its first call replaces its functions, which others must not see happen */
+        atomic_store_explicit(&ds__notes.nvtx, 1, memory_order_release);
+    }
+    pthread_mutex_unlock(&ds__notes.lock);
+}
+static inline void ds__nvtx_ready(void) { if (DS__UNLIKELY(!atomic_load_explicit(&ds__notes.nvtx, memory_order_acquire))) ds__nvtx_start(); }
+
+static nvtxEventAttributes_t ds__nvtx_attributes(const ds_range_desc *d) {
+    nvtxEventAttributes_t a;
+    memset(&a, 0, sizeof a);
+    a.version = NVTX_VERSION;
+    a.size = NVTX_EVENT_ATTRIB_STRUCT_SIZE;
+    a.category = d->category;
+    a.colorType = d->color ? NVTX_COLOR_ARGB : NVTX_COLOR_UNKNOWN;
+    a.color = d->color;
+    a.messageType = NVTX_MESSAGE_TYPE_ASCII;
+    a.message.ascii = d->text;
+    switch (d->payload.kind) {
+    case DS_PAYLOAD_U64: a.payloadType = NVTX_PAYLOAD_TYPE_UNSIGNED_INT64; a.payload.ullValue = d->payload.value.u64; break;
+    case DS_PAYLOAD_I64: a.payloadType = NVTX_PAYLOAD_TYPE_INT64; a.payload.llValue = d->payload.value.i64; break;
+    case DS_PAYLOAD_F64: a.payloadType = NVTX_PAYLOAD_TYPE_DOUBLE; a.payload.dValue = d->payload.value.f64; break;
+    case DS_PAYLOAD_NONE: break;
+    }
+    return a;
+}
+/* 1: the functions without attributes say all of it. */
+static inline int ds__range_is_plain(const ds_range_desc *d) { return !d->domain.id && !d->color && !d->category && !d->payload.kind; }
+#endif
+
+/* The label of the calling thread, a device or a stream, or a range: what the hook gets, with the fields that are the same for all. */
+__attribute__((noinline)) static void ds__range_tell(ds_range_event *e, ds_site site) {
+    ds__tls_block *t = &ds__tls;
+    for (ds__range_watcher *w; !t->in_hook && (w = atomic_load(&ds__notes.hook)) != NULL;) {
+        atomic_fetch_add(&w->inside, 1);
+        if (atomic_load(&ds__notes.hook) != w) { atomic_fetch_sub(&w->inside, 1); continue; }
+        int outer = t->in_callback;
+        e->file = site.file;
+        e->line = site.file ? site.line : 0;
+        e->thread = ds__thread_number();
+        e->time_ns = ds__now_ns();
+        t->in_callback = t->in_hook = 1;
+        w->fn(e, w->user);
+        t->in_hook = 0;
+        t->in_callback = outer;
+        atomic_fetch_sub(&w->inside, 1);
+        return;
+    }
+}
+static inline int ds__range_heard(void) { return atomic_load_explicit(&ds__notes.hook, memory_order_relaxed) != NULL; }
+
+static void ds__range_tell_of(ds_range_kind kind, const ds_range_desc *d, uint32_t domain, int level, uint64_t id, ds_site site) {
+    ds_range_event e = { .kind = kind, .level = level, .domain = d->domain, .domain_name = ds__notes.domain[domain].name, .text = d->text,
+                         .color = d->color, .category = d->category, .payload = d->payload, .id = id };
+    ds__range_tell(&e, site);
+}
+
+/* The domain's place in the table; -1: it is gone or never was, and the sentence is set. */
+static inline int ds__range_domain_of(const char *fn, ds_site site, ds_domain domain) {
+    if (DS__LIKELY(!domain.id)) return 0;
+    uint32_t index = (uint32_t)domain.id;
+    if (index && index <= atomic_load_explicit(&ds__notes.domains, memory_order_acquire) && (uint32_t)(domain.id >> 32) == atomic_load(&ds__notes.generation) + 1)
+        return (int)index;
+    ds__range_fail(fn, site, DS_ERR_INVALID_HANDLE, "the domain was never created, or ended with ds_shutdown");
+    return -1;
+}
+/* The thread's level in a domain. */
+static inline int *ds__range_level(int domain) {
+    ds__tls_block *t = &ds__tls;
+    uint32_t now = atomic_load_explicit(&ds__notes.generation, memory_order_relaxed);
+    if (DS__UNLIKELY(t->domains != now)) {
+        memset(t->level + 1, 0, sizeof t->level - sizeof t->level[0]);
+        t->domains = now;
+    }
+    return &t->level[domain];
+}
+
+/* The domain of a description, or a negative result. */
+static inline int ds__range_check(const char *fn, ds_site site, const ds_range_desc *d) {
+    if (DS__UNLIKELY(!d || !d->text)) return ds__range_fail(fn, site, DS_ERR_INVALID_VALUE, d ? "the text is NULL" : "desc is NULL");
+    if (DS__UNLIKELY((unsigned)d->payload.kind > DS_PAYLOAD_F64))
+        return ds__range_fail(fn, site, DS_ERR_INVALID_VALUE, "%d is not a kind of payload", (int)d->payload.kind);
+    int domain = ds__range_domain_of(fn, site, d->domain);
+    return domain < 0 ? DS_ERR_INVALID_HANDLE : domain;
+}
+
+static ds_result ds__range_mark(const char *fn, const ds_range_desc *d) {
+    ds_site site = ds__range_site();
+    int domain = ds__range_check(fn, site, d);
+    if (domain < 0) return (ds_result)domain;
+#ifdef DS__NVTX
+    ds__nvtx_ready();
+    if (ds__range_is_plain(d)) nvtxMarkA(d->text);
+    else { nvtxEventAttributes_t a = ds__nvtx_attributes(d); nvtxDomainMarkEx(ds__notes.domain[domain].native, &a); }
+#endif
+    if (ds__range_heard()) ds__range_tell_of(DS_RANGE_MARK, d, (uint32_t)domain, 0, 0, site);
+    return DS_OK;
+}
+
+static inline int ds__range_push(const char *fn, const ds_range_desc *d) {
+    ds_site site = ds__range_site();
+    int domain = ds__range_check(fn, site, d);
+    if (DS__UNLIKELY(domain < 0)) return domain;
+#ifdef DS__NVTX
+    ds__nvtx_ready();
+    if (ds__range_is_plain(d)) nvtxRangePushA(d->text);
+    else { nvtxEventAttributes_t a = ds__nvtx_attributes(d); nvtxDomainRangePushEx(ds__notes.domain[domain].native, &a); }
+#endif
+    int level = (*ds__range_level(domain))++;
+    if (DS__UNLIKELY(ds__range_heard())) ds__range_tell_of(DS_RANGE_PUSH, d, (uint32_t)domain, level, 0, site);
+    return level;
+}
+
+static inline int ds__range_pop(const char *fn, ds_domain handle) {
+    ds_site site = ds__range_site();
+    int domain = ds__range_domain_of(fn, site, handle);
+    if (DS__UNLIKELY(domain < 0)) return DS_ERR_INVALID_HANDLE;
+    int *level = ds__range_level(domain);
+    if (DS__UNLIKELY(*level == 0)) return ds__range_fail(fn, site, DS_ERR_ILLEGAL_STATE, "this thread has pushed no range%s%s%s that is still open",
+                                                        domain ? " of the domain \"" : "", ds__notes.domain[domain].name, domain ? "\"" : "");
+    --*level;
+#ifdef DS__NVTX
+    ds__nvtx_ready();
+    if (domain) nvtxDomainRangePop(ds__notes.domain[domain].native);
+    else nvtxRangePop();
+#endif
+    if (DS__UNLIKELY(ds__range_heard())) {
+        ds_range_desc d = { .domain = handle };
+        ds__range_tell_of(DS_RANGE_POP, &d, (uint32_t)domain, *level, 0, site);
+    }
+    return *level;
+}
+
+/* A place for a range; NULL: all are open. Its word is not open yet. */
+static ds__open_range *ds__range_place(void) {
+    uint64_t first = atomic_load(&ds__notes.spare);
+    while ((uint32_t)first) {
+        ds__open_range *o = &ds__notes.open[(uint32_t)first - 1];
+        uint64_t rest = ((first >> 32) + 1) << 32 | atomic_load(&o->next); /* the count tells when another has come between */
+        if (atomic_compare_exchange_weak(&ds__notes.spare, &first, rest)) return o;
+    }
+    uint32_t n = atomic_load(&ds__notes.used);
+    while (n < DS__RANGES)
+        if (atomic_compare_exchange_weak(&ds__notes.used, &n, n + 1)) return &ds__notes.open[n];
+    return NULL;
+}
+static void ds__range_place_over(ds__open_range *o) {
+    uint64_t first = atomic_load(&ds__notes.spare);
+    do atomic_store(&o->next, (uint32_t)first);
+    while (!atomic_compare_exchange_weak(&ds__notes.spare, &first, ((first >> 32) + 1) << 32 | (uint64_t)(o - ds__notes.open + 1)));
+}
+
+static ds_result ds__range_start(const char *fn, const ds_range_desc *d, ds_range *out) {
+    ds_site site = ds__range_site();
+    if (out) out->id = 0;
+    else return ds__range_fail(fn, site, DS_ERR_INVALID_VALUE, "out is NULL");
+    int domain = ds__range_check(fn, site, d);
+    if (domain < 0) return (ds_result)domain;
+    ds__open_range *o = ds__range_place();
+    if (!o) return ds__range_fail(fn, site, DS_ERR_LIMIT_EXCEEDED, "%d ranges are open already; end some", (int)DS__RANGES);
+    o->domain = (uint32_t)domain;
+#ifdef DS__NVTX
+    ds__nvtx_ready();
+    if (ds__range_is_plain(d)) o->native = nvtxRangeStartA(d->text);
+    else { nvtxEventAttributes_t a = ds__nvtx_attributes(d); o->native = nvtxDomainRangeStartEx(ds__notes.domain[domain].native, &a); }
+#endif
+    uint64_t generation = ((atomic_load(&o->word) >> 1) + 1) & UINT32_MAX;
+    out->id = generation << 32 | (uint64_t)(o - ds__notes.open + 1);
+    atomic_store(&o->word, generation << 1 | 1);
+    if (ds__range_heard()) ds__range_tell_of(DS_RANGE_START, d, (uint32_t)domain, 0, out->id, site);
+    return DS_OK;
+}
+
+DSDEF ds_result (ds_domain_create)(const char *name, ds_domain *out) {
+    ds_site site = ds__range_site();
+    if (out) out->id = 0;
+    if (!out || !name || !*name) return ds__range_fail("ds_domain_create", site, DS_ERR_INVALID_VALUE, "%s", !out ? "out is NULL" : "a domain needs a name");
+    if (strlen(name) >= sizeof ds__notes.domain[0].name)
+        return ds__range_fail("ds_domain_create", site, DS_ERR_INVALID_VALUE, "the name of a domain has more than %zu characters", sizeof ds__notes.domain[0].name - 1);
+    pthread_mutex_lock(&ds__notes.lock);
+    uint32_t n = atomic_load(&ds__notes.domains), i = 1;
+    while (i <= n && strcmp(ds__notes.domain[i].name, name) != 0) i++;
+    if (i > n && i < DS__DOMAINS) {
+        memcpy(ds__notes.domain[i].name, name, strlen(name) + 1);
+#ifdef DS__NVTX
+        if (!atomic_load(&ds__notes.nvtx)) { nvtxInitialize(NULL); atomic_store(&ds__notes.nvtx, 1); }
+        ds__notes.domain[i].native = nvtxDomainCreateA(name);
+#endif
+        atomic_store_explicit(&ds__notes.domains, i, memory_order_release);
+    }
+    if (i < DS__DOMAINS) out->id = (uint64_t)(atomic_load(&ds__notes.generation) + 1) << 32 | i;
+    pthread_mutex_unlock(&ds__notes.lock);
+    return out->id ? DS_OK : ds__range_fail("ds_domain_create", site, DS_ERR_LIMIT_EXCEEDED, "there are %d domains already", DS__DOMAINS - 1);
+}
+
+/* A description of nothing but a text. */
+#define DS__TEXT(words) (&(ds_range_desc){ .text = (words) })
+DSDEF ds_result (ds_range_mark)(const char *text) { return ds__range_mark("ds_range_mark", DS__TEXT(text)); }
+DSDEF ds_result (ds_range_mark_with)(const ds_range_desc *desc) { return ds__range_mark("ds_range_mark_with", desc); }
+DSDEF int (ds_range_push)(const char *text) { return ds__range_push("ds_range_push", DS__TEXT(text)); }
+DSDEF int (ds_range_push_with)(const ds_range_desc *desc) { return ds__range_push("ds_range_push_with", desc); }
+DSDEF int (ds_range_pop)(void) { return ds__range_pop("ds_range_pop", (ds_domain){ 0 }); }
+DSDEF int (ds_range_pop_in)(ds_domain domain) { return ds__range_pop("ds_range_pop_in", domain); }
+DSDEF ds_result (ds_range_start)(const char *text, ds_range *out) { return ds__range_start("ds_range_start", DS__TEXT(text), out); }
+DSDEF ds_result (ds_range_start_with)(const ds_range_desc *desc, ds_range *out) { return ds__range_start("ds_range_start_with", desc, out); }
+
+DSDEF ds_result (ds_range_end)(ds_range range) {
+    ds_site site = ds__range_site();
+    uint32_t index = (uint32_t)range.id;
+    uint64_t word = range.id >> 32 << 1 | 1;
+    if (!index || index > DS__RANGES || !atomic_compare_exchange_strong(&ds__notes.open[index - 1].word, &word, word & ~(uint64_t)1))
+        return ds__range_fail("ds_range_end", site, DS_ERR_INVALID_HANDLE, "%s", range.id ? "the range has ended already, or was never started" : "no range was given (the handle is zero)");
+    ds__open_range *o = &ds__notes.open[index - 1];
+    uint32_t domain = o->domain;
+#ifdef DS__NVTX
+    if (domain) nvtxDomainRangeEnd(ds__notes.domain[domain].native, o->native);
+    else nvtxRangeEnd(o->native);
+#endif
+    ds__range_place_over(o);
+    if (ds__range_heard()) {
+        ds_range_desc d = { 0 };
+        if (domain) d.domain.id = (uint64_t)(atomic_load(&ds__notes.generation) + 1) << 32 | domain;
+        ds__range_tell_of(DS_RANGE_END, &d, domain, 0, range.id, site);
+    }
+    return DS_OK;
+}
+
+static inline ds_range_scope ds__range_scope(int level, ds_domain domain) {
+    ds_range_scope scope = { domain, level >= 0, 1 };
+    return scope;
+}
+DSDEF ds_range_scope (ds_range_scope_enter)(const char *text) {
+    return ds__range_scope(ds__range_push("ds_range_scope_enter", DS__TEXT(text)), (ds_domain){ 0 });
+}
+DSDEF ds_range_scope (ds_range_scope_enter_with)(const ds_range_desc *desc) {
+    int level = ds__range_push("ds_range_scope_enter_with", desc);
+    return ds__range_scope(level, level >= 0 ? desc->domain : (ds_domain){ 0 });
+}
+DSDEF void (ds_range_scope_leave)(ds_range_scope *scope) {
+    if (scope->pushed) (void)ds__range_pop("ds_range_scope_leave", scope->domain);
+    scope->pushed = 0;
+}
+
+DSDEF ds_result (ds_range_hook)(ds_range_fn fn, void *user) {
+    ds_site site = ds__range_site();
+    if (ds__tls.in_callback) return ds__range_fail("ds_range_hook", site, DS_ERR_NOT_PERMITTED, "the hook cannot be set inside of a host function, callback, destructor, kernel or hook");
+    pthread_mutex_lock(&ds__notes.hook_lock);
+    ds__range_watcher *now = atomic_load(&ds__notes.hook), *next = now == &ds__notes.watcher[0] ? &ds__notes.watcher[1] : &ds__notes.watcher[0];
+    if (fn) { next->fn = fn; next->user = user; } /* nobody is inside: that was waited for */
+    atomic_store(&ds__notes.hook, fn ? next : NULL);
+    for (int spins = 0; now && atomic_load(&now->inside); spins++) {
+        if (spins < 64) ds__pause(); else syscall(SYS_sched_yield);
+    }
+    pthread_mutex_unlock(&ds__notes.hook_lock);
+    return DS_OK;
+}
+
+DSDEF ds_result (ds_thread_set_label)(const char *label) {
+    ds_site site = ds__range_site();
+    if (!label) return ds__range_fail("ds_thread_set_label", site, DS_ERR_INVALID_VALUE, "the label is NULL");
+#ifdef DS__NVTX
+    ds__nvtx_ready();
+    nvtxNameOsThreadA((uint32_t)syscall(SYS_gettid), label);
+#endif
+    ds_range_event e = { .kind = DS_RANGE_THREAD_LABEL, .domain_name = "", .text = label };
+    if (ds__range_heard()) ds__range_tell(&e, site);
+    return DS_OK;
+}
+
+/* A stream has this label; NULL: none any more. */
+static void ds__tell_stream_label(ds__stream *s, const char *label) {
+#ifdef DS__NVTX_CUDA
+    void *native = NULL;
+    ds__tls.mute++; /* another thread's own stream has no name in CUDA */
+    int known = s->device.type == DS_DEVICE_CUDA && ds__cuda_stream_native(s->native, &native) == DS_OK;
+    ds__tls.mute--;
+    if (known) {
+        ds__nvtx_ready();
+        nvtxNameCudaStreamA((cudaStream_t)native, label ? label : "");
+    }
+#endif
+    ds_range_event e = { .kind = DS_RANGE_STREAM_LABEL, .domain_name = "", .text = label ? label : "", .device = s->device, .id = s->id };
+    if (ds__range_heard()) ds__range_tell(&e, ds__tls.site);
+}
+static void ds__tell_device_label(ds_device device, const char *label) {
+#ifdef DS__NVTX_CUDA
+    if (device.type == DS_DEVICE_CUDA) {
+        ds__nvtx_ready();
+        nvtxNameCudaDeviceA(device.index, label);
+    }
+#endif
+    ds_range_event e = { .kind = DS_RANGE_DEVICE_LABEL, .domain_name = "", .text = label, .device = device };
+    if (ds__range_heard()) ds__range_tell(&e, ds__tls.site);
+}
+
+/* At shutdown: domains end, with the ranges in them. */
+static void ds__ranges_end(void) {
+    for (uint32_t i = 0; i < atomic_load(&ds__notes.used); i++) {
+        ds__open_range *o = &ds__notes.open[i];
+        uint64_t word = atomic_load(&o->word);
+        if (!(word & 1) || !o->domain) continue;
+        atomic_store(&o->word, word & ~(uint64_t)1);
+        ds__range_place_over(o);
+    }
+#ifdef DS__NVTX
+    for (uint32_t i = 1; i <= atomic_load(&ds__notes.domains); i++) nvtxDomainDestroy(ds__notes.domain[i].native);
+#endif
+    if (atomic_load(&ds__notes.domains)) atomic_fetch_add(&ds__notes.generation, 1);
+    atomic_store(&ds__notes.domains, 0);
+}
+
 /* ---- >>core: devices ---------------------------------------------------------------------------------------------------- */
 
 static const char *ds__type_name(int type) {
@@ -7081,6 +7866,33 @@ DSDEF ds_result (ds_backend_report)(char *out, size_t size) {
         int n = snprintf(out + at, size - at, "%-5s %s\n", ds__g.backend[i].name, ds__g.backend[i].reason);
         at += n > 0 ? (size_t)n : 0;
     }
+    return DS_OK;
+}
+
+DSDEF int (ds_is_available)(ds_device_type type) {
+    if (ds__enter("ds_is_available") < 0) return 0;
+    int t = type == DS_DEVICE_CURRENT ? ds__thread_device().type : (int)type;
+    return ds__type_count(t) > 0;
+}
+DSDEF int (ds_is_initialized)(void) { return atomic_load(&ds__g.state) == DS__READY; }
+
+DSDEF ds_result (ds_arch_list)(ds_device_type type, char *out, size_t size) {
+    if (out && size) out[0] = 0;
+    DS__ENTER("ds_arch_list");
+    DS__REQUIRE(out && size, "out is NULL or has no room");
+    int t = type == DS_DEVICE_CURRENT ? ds__thread_device().type : (int)type;
+    const char *words = "";
+    if (t != DS_DEVICE_CUDA && t != DS_DEVICE_CPU) return ds__fail(DS_ERR_INVALID_DEVICE, "%d is not a type of device with code of its own", t);
+#ifdef DEVSTREAM_CUDA
+    if (t == DS_DEVICE_CUDA) words = "sm_60 sm_61 sm_62 sm_70 sm_72 sm_75 sm_80 sm_86 sm_87 sm_88 sm_89 sm_90 sm_100 sm_101 sm_103 sm_110 sm_120 sm_121 compute_60";
+#endif
+#ifdef __x86_64__
+    if (t == DS_DEVICE_CPU) words = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? "x86_64 avx2" : "x86_64";
+#else
+    if (t == DS_DEVICE_CPU) words = "aarch64";
+#endif
+    DS__REQUIRE(strlen(words) < size, "%zu bytes are too few for \"%s\"", size, words);
+    memcpy(out, words, strlen(words) + 1);
     return DS_OK;
 }
 
@@ -7237,12 +8049,46 @@ DSDEF void (ds_device_scope_leave)(ds_scope *scope) {
     scope->pushed = 0;
 }
 
+/* Adds the device's label to an error's sentence. */
+__attribute__((cold, noinline)) static ds_result ds__device_error_named(ds_device device, ds_result r) {
+    char name[16 + sizeof *ds__g.label];
+    ds__lock_take(&ds__g.label_lock);
+    snprintf(name, sizeof name, "%s", ds__g.label[ds__ordinal(device)]);
+    ds__lock_give(&ds__g.label_lock);
+    return name[0] ? ds__also(r, " (%s:%d \"%s\")", ds__type_name(device.type), device.index, name) : r;
+}
+static inline ds_result ds__device_error(ds_device device, ds_result r) { return DS__LIKELY(r >= 0) ? r : ds__device_error_named(device, r); }
+
 DSDEF ds_result (ds_device_get_properties)(ds_device device, ds_device_properties *out) {
     if (out) memset(out, 0, sizeof *out);
     DS__ENTER("ds_device_get_properties");
     DS__REQUIRE(out, "out is NULL");
     DS__RESOLVE(device);
-    return ds__driver_of(device)->device_properties(device.index, out);
+    return ds__device_error(device, ds__driver_of(device)->device_properties(device.index, out));
+}
+
+DSDEF ds_result (ds_device_name)(ds_device device, char *out, size_t size) {
+    ds_device_properties p;
+    if (out && size) out[0] = 0;
+    DS__ENTER("ds_device_name");
+    DS__REQUIRE(out && size, "out is NULL or has no room");
+    DS__RESOLVE(device);
+    memset(&p, 0, sizeof p);
+    ds_result r = ds__device_error(device, ds__driver_of(device)->device_properties(device.index, &p));
+    if (r == DS_OK) snprintf(out, size, "%s", p.name);
+    return r;
+}
+DSDEF ds_result (ds_device_capability)(ds_device device, int *out_major, int *out_minor) {
+    ds_device_properties p;
+    if (out_major) *out_major = 0;
+    if (out_minor) *out_minor = 0;
+    DS__ENTER("ds_device_capability");
+    DS__RESOLVE(device);
+    memset(&p, 0, sizeof p);
+    ds_result r = ds__device_error(device, ds__driver_of(device)->device_properties(device.index, &p));
+    if (r == DS_OK && out_major) *out_major = p.major;
+    if (r == DS_OK && out_minor) *out_minor = p.minor;
+    return r;
 }
 
 DSDEF ds_result (ds_uuid_print)(const unsigned char uuid[16], char *out, size_t size) {
@@ -7265,7 +8111,7 @@ DSDEF ds_result (ds_device_memory_info)(ds_device device, size_t *out_free, size
     DS__ENTER("ds_device_memory_info");
     DS__RESOLVE(device);
     size_t avail = 0, total = 0;
-    ds_result r = ds__driver_of(device)->device_memory(device.index, &avail, &total);
+    ds_result r = ds__device_error(device, ds__driver_of(device)->device_memory(device.index, &avail, &total));
     if (r == DS_OK && out_free) *out_free = avail;
     if (r == DS_OK && out_total) *out_total = total;
     return r;
@@ -7274,13 +8120,13 @@ DSDEF ds_result (ds_device_memory_info)(ds_device device, size_t *out_free, size
 DSDEF ds_result (ds_device_synchronize)(ds_device device) {
     DS__ENTER("ds_device_synchronize");
     DS__RESOLVE(device);
-    return ds__driver_of(device)->device_synchronize(device.index);
+    return ds__device_error(device, ds__driver_of(device)->device_synchronize(device.index));
 }
 
 DSDEF ds_result (ds_device_reset)(ds_device device) {
     DS__ENTER("ds_device_reset");
     DS__RESOLVE(device);
-    return ds__driver_of(device)->device_reset(device.index);
+    return ds__device_error(device, ds__driver_of(device)->device_reset(device.index));
 }
 
 DSDEF ds_result (ds_device_can_access_peer)(ds_device device, ds_device peer, int *out) {
@@ -7303,6 +8149,183 @@ DSDEF ds_result (ds_device_priority_range)(ds_device device, int *out_least, int
     if (r == DS_OK && out_least) *out_least = least;
     if (r == DS_OK && out_greatest) *out_greatest = greatest;
     return r;
+}
+
+DSDEF ds_result (ds_device_label)(ds_device device, char *out, size_t size) {
+    if (out && size) out[0] = 0;
+    DS__ENTER("ds_device_label");
+    DS__REQUIRE(out && size, "out is NULL or has no room");
+    DS__RESOLVE(device);
+    ds__lock_take(&ds__g.label_lock);
+    snprintf(out, size, "%s", ds__g.label[ds__ordinal(device)]);
+    ds__lock_give(&ds__g.label_lock);
+    return DS_OK;
+}
+DSDEF ds_result (ds_device_set_label)(ds_device device, const char *label) {
+    DS__ENTER("ds_device_set_label");
+    DS__RESOLVE(device);
+    ds__lock_take(&ds__g.label_lock);
+    snprintf(ds__g.label[ds__ordinal(device)], sizeof *ds__g.label, "%s", label ? label : "");
+    ds__lock_give(&ds__g.label_lock);
+    ds__tell_device_label(device, label ? label : "");
+    return DS_OK;
+}
+
+/* ---- >>core: what NVML knows of a GPU ---- */
+
+/* NVML is the library of NVIDIA's driver. It is loaded by the first question, which takes the lock; it is kept until shutdown, since to initialise it takes
+   milliseconds, and may be asked by several threads at once. A GPU is found by its uuid or place on the bus, for the process may see few GPUs, under other
+   numbers. Its types as in nvml.h: a device is a pointer, a result and an option are ints. */
+enum { DS__NVML_NOT_SUPPORTED = 3, DS__NVML_TOO_SMALL = 7, DS__NVML_NO_FUNCTION = 13 };
+typedef struct ds__nvml {
+    void *library;
+    int (*init)(void);
+    int (*shutdown)(void);
+    const char *(*text)(int code);
+    int (*by_uuid)(const char *uuid, void **out);
+    int (*by_pci)(const char *pci, void **out);
+    int (*processes)(void *device, unsigned *count, void *out);
+    int old;                      /* 1: processes gives smaller descriptions */
+    int (*utilization)(void *device, unsigned out[2] /* nvmlUtilization_t: gpu, memory */);
+    int (*temperature)(void *device, int sensor, unsigned *out);
+    int (*power)(void *device, unsigned *out_mw);
+    int (*clock)(void *device, int clock, unsigned *out_mhz);
+} ds__nvml;
+
+#ifdef DEVSTREAM_CUDA
+#include <dlfcn.h>
+
+static struct { pthread_mutex_t lock; ds__nvml n; } ds__nvml_state = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+static int ds__nvml_get(void *library, const char *name, void *fn) {
+    void *found = dlsym(library, name);
+    memcpy(fn, &found, sizeof found);
+    return found != NULL;
+}
+/* NULL, or why not. */
+static const char *ds__nvml_load(ds__nvml *n, const char *path) {
+    memset(n, 0, sizeof *n);
+    n->library = dlopen(path, 2 /* RTLD_NOW */);
+    if (!n->library) return "it cannot be loaded";
+    int all = ds__nvml_get(n->library, "nvmlInit_v2", &n->init) & ds__nvml_get(n->library, "nvmlShutdown", &n->shutdown) &
+              ds__nvml_get(n->library, "nvmlDeviceGetHandleByUUID", &n->by_uuid) & ds__nvml_get(n->library, "nvmlErrorString", &n->text);
+    ds__nvml_get(n->library, "nvmlDeviceGetHandleByPciBusId_v2", &n->by_pci);
+    ds__nvml_get(n->library, "nvmlDeviceGetUtilizationRates", &n->utilization);
+    ds__nvml_get(n->library, "nvmlDeviceGetTemperature", &n->temperature);
+    ds__nvml_get(n->library, "nvmlDeviceGetPowerUsage", &n->power);
+    ds__nvml_get(n->library, "nvmlDeviceGetClockInfo", &n->clock);
+    if (!ds__nvml_get(n->library, "nvmlDeviceGetComputeRunningProcesses_v3", &n->processes) &&
+        !ds__nvml_get(n->library, "nvmlDeviceGetComputeRunningProcesses_v2", &n->processes)) {
+        n->old = 1;
+        all &= ds__nvml_get(n->library, "nvmlDeviceGetComputeRunningProcesses", &n->processes);
+    }
+    int code = all ? n->init() : 0;
+    if (all && code == 0) return NULL;
+    const char *why = all ? "it cannot be initialised" : "it lacks functions";
+    dlclose(n->library);
+    n->library = NULL;
+    return why;
+}
+static const char *ds__nvml_path(void) {
+    const char *path = getenv("DEVSTREAM_NVML");
+    return path && *path ? path : "libnvidia-ml.so.1";
+}
+/* NVML, or NULL and why not. */
+static const ds__nvml *ds__nvml_open(const char **out_why) {
+    ds__nvml *n = &ds__nvml_state.n;
+    pthread_mutex_lock(&ds__nvml_state.lock);
+    *out_why = n->library ? NULL : ds__nvml_load(n, ds__nvml_path());
+    pthread_mutex_unlock(&ds__nvml_state.lock);
+    return *out_why ? NULL : n;
+}
+static void ds__nvml_end(void) {
+    ds__nvml *n = &ds__nvml_state.n;
+    if (!n->library) return;
+    n->shutdown();
+    dlclose(n->library);
+    n->library = NULL;
+}
+/* A device that is a part of a GPU has a uuid of its own. */
+static int ds__nvml_device(const ds__nvml *n, const ds_device_properties *properties, void **out) {
+    static const char *const kinds[] = { "GPU-", "MIG-" };
+    char uuid[41];
+    int code = 0;
+    for (int i = 0; i < 2; i++) {
+        int at = snprintf(uuid, sizeof uuid, "%s", kinds[i]);
+        for (int k = 0; k < 16; k++) {
+            int dash = k == 4 || k == 6 || k == 8 || k == 10;
+            at += snprintf(uuid + at, sizeof uuid - (size_t)at, dash ? "-%02x" : "%02x", properties->uuid[k]);
+        }
+        if ((code = n->by_uuid(uuid, out)) == 0) return 0;
+    }
+    return n->by_pci && properties->pci[0] ? n->by_pci(properties->pci, out) : code;
+}
+#else
+static const char *ds__nvml_path(void) { return ""; }
+static const ds__nvml *ds__nvml_open(const char **out_why) { *out_why = "CUDA is not compiled in"; return NULL; } /* there is no such device */
+static void ds__nvml_end(void) {}
+static int ds__nvml_device(const ds__nvml *n, const ds_device_properties *properties, void **out) { (void)n; (void)properties; (void)out; return 0; }
+#endif
+
+/* Reads a value, or two; ask_fn returns NVML's code. */
+static ds_result ds__nvml_read(ds_device device, const char *what, int (*ask_fn)(const ds__nvml *n, void *device, unsigned out[2]), unsigned *out_first, unsigned *out_second) {
+    ds_device_properties p;
+    const char *why;
+    void *handle = NULL;
+    unsigned value[2] = { 0, 0 };
+    if (device.type != DS_DEVICE_CUDA) return ds__fail(DS_ERR_UNSUPPORTED, "the %s of cpu:%d is not known: only NVML tells it, of GPUs", what, device.index);
+    ds_result r = ds__device_error(device, ds__driver_of(device)->device_properties(device.index, &p));
+    if (r < 0) return r;
+    const ds__nvml *n = ds__nvml_open(&why);
+    if (!n) return ds__fail(DS_ERR_UNSUPPORTED, "the %s of cuda:%d is not known: NVML (%s) tells it, and %s", what, device.index, ds__nvml_path(), why);
+    int code = ds__nvml_device(n, &p, &handle);
+    if (code == 0) code = ask_fn(n, handle, value);
+    if (code == 0 && (value[0] == UINT_MAX || value[1] == UINT_MAX)) code = DS__NVML_NOT_SUPPORTED; /* how it says "not available" in values */
+    if (code != 0)
+        return ds__device_error(device, ds__fail(code == DS__NVML_NOT_SUPPORTED || code == DS__NVML_NO_FUNCTION ? DS_ERR_UNSUPPORTED : DS_ERR_DRIVER,
+                                                 "the %s of cuda:%d is not known: NVML says %d (%s)", what, device.index, code, n->text(code)));
+    if (out_first) *out_first = value[0];
+    if (out_second) *out_second = value[1];
+    return DS_OK;
+}
+
+static int ds__nvml_utilization(const ds__nvml *n, void *device, unsigned out[2]) { return n->utilization ? n->utilization(device, out) : DS__NVML_NO_FUNCTION; }
+static int ds__nvml_temperature(const ds__nvml *n, void *device, unsigned out[2]) {
+    return n->temperature ? n->temperature(device, 0 /* NVML_TEMPERATURE_GPU */, out) : DS__NVML_NO_FUNCTION;
+}
+static int ds__nvml_power(const ds__nvml *n, void *device, unsigned out[2]) { return n->power ? n->power(device, out) : DS__NVML_NO_FUNCTION; }
+static int ds__nvml_clock(const ds__nvml *n, void *device, unsigned out[2]) {
+    int code = n->clock ? n->clock(device, 1 /* NVML_CLOCK_SM */, &out[0]) : DS__NVML_NO_FUNCTION;
+    return code ? code : n->clock(device, 2 /* NVML_CLOCK_MEM */, &out[1]);
+}
+
+DSDEF ds_result (ds_device_utilization)(ds_device device, unsigned *out_gpu_percent, unsigned *out_memory_percent) {
+    if (out_gpu_percent) *out_gpu_percent = 0;
+    if (out_memory_percent) *out_memory_percent = 0;
+    DS__ENTER("ds_device_utilization");
+    DS__RESOLVE(device);
+    return ds__nvml_read(device, "utilisation", ds__nvml_utilization, out_gpu_percent, out_memory_percent);
+}
+DSDEF ds_result (ds_device_temperature)(ds_device device, unsigned *out_celsius) {
+    if (out_celsius) *out_celsius = 0;
+    DS__ENTER("ds_device_temperature");
+    DS__REQUIRE(out_celsius, "out_celsius is NULL");
+    DS__RESOLVE(device);
+    return ds__nvml_read(device, "temperature", ds__nvml_temperature, out_celsius, NULL);
+}
+DSDEF ds_result (ds_device_power_draw)(ds_device device, unsigned *out_milliwatts) {
+    if (out_milliwatts) *out_milliwatts = 0;
+    DS__ENTER("ds_device_power_draw");
+    DS__REQUIRE(out_milliwatts, "out_milliwatts is NULL");
+    DS__RESOLVE(device);
+    return ds__nvml_read(device, "power draw", ds__nvml_power, out_milliwatts, NULL);
+}
+DSDEF ds_result (ds_device_clock_rate)(ds_device device, unsigned *out_sm_mhz, unsigned *out_memory_mhz) {
+    if (out_sm_mhz) *out_sm_mhz = 0;
+    if (out_memory_mhz) *out_memory_mhz = 0;
+    DS__ENTER("ds_device_clock_rate");
+    DS__RESOLVE(device);
+    return ds__nvml_read(device, "clock rate", ds__nvml_clock, out_sm_mhz, out_memory_mhz);
 }
 
 /* ---- >>core: streams ------------------------------------------------------------------------------------------------------- */
@@ -7377,6 +8400,7 @@ static ds_result ds__stream_new(ds_device device, int kind, unsigned flags, int 
     ds_result r = s->driver->stream_create(device.index, kind, s->flags, &s->priority, &s->native);
     if (r < 0) { ds__stream_discard(s); return r; }
     out->id = ds__handle(&s->slot);
+    if (label) ds__tell_stream_label(s, label);
     return DS_OK;
 }
 
@@ -7445,13 +8469,45 @@ DSDEF ds_result (ds_stream_destroy)(ds_stream stream) {
 static ds_result ds__name_object(ds_result r, const char *what, const char *label) {
     return r >= 0 || !label ? r : ds__also(r, " (%s \"%s\")", what, label);
 }
-static ds_result ds__stream_error(const ds__stream *s, ds_result r) { return ds__name_object(r, "stream", s->label); }
+__attribute__((cold, noinline)) static ds_result ds__stream_error_named(const ds__stream *s, ds_result r) {
+    ds__lock_take(&ds__g.label_lock);
+    r = ds__name_object(r, "stream", s->label);
+    ds__lock_give(&ds__g.label_lock);
+    return r;
+}
+static inline ds_result ds__stream_error(const ds__stream *s, ds_result r) { return DS__LIKELY(r >= 0) ? r : ds__stream_error_named(s, r); }
 
-static ds_result ds__stream_sync(ds_stream stream, uint64_t timeout_ns) {
-    ds__stream *s = ds__stream_pin(stream);
-    if (!s) return DS_ERR_INVALID_HANDLE;
-    ds_result r = ds__stream_error(s, s->driver->stream_synchronize(s->native, timeout_ns));
-    ds__stream_unpin(s);
+/* "waits for stream "x" of cpu:0": the label of a stream can change. */
+__attribute__((cold, noinline)) static ds_result ds__sync_tell_stream(const ds__stream *s, const char *what) {
+    char label[260] = "";
+    ds__lock_take(&ds__g.label_lock);
+    if (s->label) snprintf(label, sizeof label, " \"%s\"", s->label);
+    ds__lock_give(&ds__g.label_lock);
+    return ds__sync_tell("%s%s of %s:%d", what, label, ds__type_name(s->device.type), s->device.index);
+}
+__attribute__((cold, noinline)) static ds_result ds__sync_watch_stream(ds_stream stream) {
+    ds__stream *s = ds__pin(&ds__g.streams, stream.id);
+    ds_result r = s ? ds__sync_tell_stream(s, "waits for the stream") : DS_OK; /* the call says what is wrong with it */
+    if (s) ds__stream_unpin(s);
+    return r;
+}
+/* 1: the stream captures, and takes as a node what would otherwise wait. */
+static int ds__sync_is_captured(ds__stream *s) {
+    ds_capture_info info;
+    if (!atomic_load(&ds__g.capture_count)) return 0;
+    memset(&info, 0, sizeof info);
+    ds__tls.mute++;
+    ds_result r = s->driver->capture_query(s->native, &info);
+    ds__tls.mute--;
+    return r < 0 || info.status != DS_CAPTURE_NONE;
+}
+
+static inline ds_result ds__stream_sync(ds_stream stream, uint64_t timeout_ns) {
+    ds__stream *s = ds__pin_inline(&ds__g.streams, stream.id);
+    if (DS__UNLIKELY(!s)) { ds__stream_pin(stream); return DS_ERR_INVALID_HANDLE; } /* again, for the sentence */
+    ds_result r = s->driver->stream_synchronize(s->native, timeout_ns);
+    if (DS__UNLIKELY(r < 0)) r = ds__stream_error(s, r);
+    ds__unpin_inline(&ds__g.streams, s);
     ds__reclaim();
     return r;
 }
@@ -7465,12 +8521,14 @@ DSDEF ds_result (ds_stream_query)(ds_stream stream) {
     return r;
 }
 DSDEF ds_result (ds_stream_synchronize)(ds_stream stream) {
-    DS__ENTER("ds_stream_synchronize");
-    return ds__stream_sync(stream, DS__FOREVER);
+    ds_result r = ds__enter_inline("ds_stream_synchronize");
+    if (DS__UNLIKELY(ds__sync_watched()) && r == DS_OK) r = ds__sync_watch_stream(stream);
+    return DS__UNLIKELY(r < 0) ? r : ds__stream_sync(stream, DS__FOREVER);
 }
 DSDEF ds_result (ds_stream_synchronize_for)(ds_stream stream, uint64_t timeout_ns) {
     DS__ENTER("ds_stream_synchronize_for");
-    return ds__stream_sync(stream, timeout_ns < DS__FOREVER ? timeout_ns : DS__FOREVER - 1);
+    ds_result r = DS__UNLIKELY(ds__sync_watched()) && timeout_ns ? ds__sync_watch_stream(stream) : DS_OK;
+    return r < 0 ? r : ds__stream_sync(stream, timeout_ns < DS__FOREVER ? timeout_ns : DS__FOREVER - 1);
 }
 
 static ds_result ds__legacy(ds_device device, ds_stream *out) {
@@ -7646,7 +8704,28 @@ DSDEF ds_result (ds_stream_priority)(ds_stream stream, int *out_effective, int *
 }
 DSDEF ds_result (ds_stream_label)(ds_stream stream, char *out, size_t size) {
     if (out && size) out[0] = 0;
-    DS__STREAM_GETTER("ds_stream_label", out && size, snprintf(out, size, "%s", s->label ? s->label : ""));
+    DS__STREAM_GETTER("ds_stream_label", out && size,
+                      ds__lock_take(&ds__g.label_lock);
+                      snprintf(out, size, "%s", s->label ? s->label : "");
+                      ds__lock_give(&ds__g.label_lock));
+}
+DSDEF ds_result (ds_stream_set_label)(ds_stream stream, const char *label) {
+    DS__ENTER("ds_stream_set_label");
+    ds__stream *s = ds__stream_pin(stream);
+    if (!s) return DS_ERR_INVALID_HANDLE;
+    char *copy = label ? ds__copy_text(label, 255) : NULL;
+    if (label && !copy) {
+        ds__stream_unpin(s);
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a label");
+    }
+    ds__lock_take(&ds__g.label_lock);
+    char *former = s->label;
+    s->label = copy;
+    ds__lock_give(&ds__g.label_lock);
+    ds__release(former);
+    ds__tell_stream_label(s, label);
+    ds__stream_unpin(s);
+    return DS_OK;
 }
 
 DSDEF int (ds_stream_equal)(ds_stream a, ds_stream b) {
@@ -7801,8 +8880,9 @@ DSDEF void (ds_stream_scope_leave)(ds_scope *scope) {
 
 static ds__op ds__op_make(int kind) {
     ds__op op;
-    op.kind = (uint16_t)kind;
+    op.kind = (uint8_t)kind;
     op.flags = 0;
+    op.places = 0;
     op.line = (uint32_t)ds__tls.site.line;
     op.file = ds__tls.site.file;
     return op;
@@ -8028,13 +9108,21 @@ DSDEF ds_result (ds_event_query)(ds_event event) {
     ds__event_unpin(e);
     return r;
 }
+__attribute__((cold, noinline)) static ds_result ds__sync_watch_event(ds_event event) {
+    ds__event *e = ds__pin(&ds__g.events, event.id);
+    ds_result r = !e ? DS_OK : e->label ? ds__sync_tell("waits for the event \"%s\"", e->label) : ds__sync_tell("waits for an event");
+    if (e) ds__event_unpin(e);
+    return r;
+}
 DSDEF ds_result (ds_event_synchronize)(ds_event event) {
     DS__ENTER("ds_event_synchronize");
-    return ds__event_sync(event, DS__FOREVER);
+    ds_result r = DS__UNLIKELY(ds__sync_watched()) ? ds__sync_watch_event(event) : DS_OK;
+    return r < 0 ? r : ds__event_sync(event, DS__FOREVER);
 }
 DSDEF ds_result (ds_event_synchronize_for)(ds_event event, uint64_t timeout_ns) {
     DS__ENTER("ds_event_synchronize_for");
-    return ds__event_sync(event, timeout_ns < DS__FOREVER ? timeout_ns : DS__FOREVER - 1);
+    ds_result r = DS__UNLIKELY(ds__sync_watched()) && timeout_ns ? ds__sync_watch_event(event) : DS_OK;
+    return r < 0 ? r : ds__event_sync(event, timeout_ns < DS__FOREVER ? timeout_ns : DS__FOREVER - 1);
 }
 
 /* The checks in torch's order; both events are pinned. */
@@ -8491,9 +9579,17 @@ DS__SEAM static void ds__shared_segment_close(ds_device device, void *ptr) {
 
 /* ---- >>core: the memory of the user ---- */
 
+/* A free that waits; the pointer may be none that can be freed, which the free says. */
+static ds_result ds__sync_watch_free(const void *ptr, int kind) {
+    ds__found f;
+    if (DS__LIKELY(!ds__sync_watched()) || !ds__range_find(ptr, &f) || f.base != (uintptr_t)ptr || (int)f.kind != kind || f.held) return DS_OK;
+    if (kind == DS_MEMORY_DEVICE) return ds__sync_tell("waits for all work of %s:%d", f.backend ? "cpu" : "cuda", f.device);
+    return ds__sync_tell("waits for all work of all devices");
+}
+
 static ds_result ds__alloc_device(ds_device device, size_t size, void **out) {
     void *ptr = NULL;
-    ds_result r = ds__driver_of(device)->memory_alloc(device.index, size, &ptr);
+    ds_result r = ds__device_error(device, ds__driver_of(device)->memory_alloc(device.index, size, &ptr));
     return r < 0 ? r : ds__memory_made(ptr, size, DS_MEMORY_DEVICE, device.type == DS_DEVICE_CUDA ? 0 : 1, device.index, out);
 }
 
@@ -8521,7 +9617,8 @@ DSDEF ds_result (ds_alloc_pitch)(ds_device device, size_t width, size_t height, 
 
 DSDEF ds_result (ds_free)(void *ptr) {
     DS__ENTER("ds_free");
-    return ptr ? ds__memory_end(ptr, DS_MEMORY_DEVICE, "an allocation of ds_alloc") : DS_OK;
+    ds_result r = ptr ? ds__sync_watch_free(ptr, DS_MEMORY_DEVICE) : DS_OK;
+    return ptr && r == DS_OK ? ds__memory_end(ptr, DS_MEMORY_DEVICE, "an allocation of ds_alloc") : r;
 }
 
 DSDEF ds_result (ds_host_alloc)(size_t size, void **out) {
@@ -8536,7 +9633,8 @@ DSDEF ds_result (ds_host_alloc)(size_t size, void **out) {
 }
 DSDEF ds_result (ds_host_free)(void *ptr) {
     DS__ENTER("ds_host_free");
-    return ptr ? ds__memory_end(ptr, DS_MEMORY_PINNED, "an allocation of ds_host_alloc") : DS_OK;
+    ds_result r = ptr ? ds__sync_watch_free(ptr, DS_MEMORY_PINNED) : DS_OK;
+    return ptr && r == DS_OK ? ds__memory_end(ptr, DS_MEMORY_PINNED, "an allocation of ds_host_alloc") : r;
 }
 DSDEF ds_result (ds_host_register)(void *ptr, size_t size) {
     DS__ENTER("ds_host_register");
@@ -8554,13 +9652,35 @@ DSDEF ds_result (ds_host_register)(void *ptr, size_t size) {
 }
 DSDEF ds_result (ds_host_unregister)(void *ptr) {
     DS__ENTER("ds_host_unregister");
-    return ds__memory_end(ptr, DS_MEMORY_REGISTERED, "a registered range");
+    ds_result r = ds__sync_watch_free(ptr, DS_MEMORY_REGISTERED);
+    return r < 0 ? r : ds__memory_end(ptr, DS_MEMORY_REGISTERED, "a registered range");
 }
 DSDEF ds_result (ds_pointer_query)(const void *ptr, ds_pointer_info *out) {
     if (out) memset(out, 0, sizeof *out);
     DS__ENTER("ds_pointer_query");
     DS__REQUIRE(out, "out is NULL");
     return ds__known(ptr, out) ? DS_OK : ds__ask(ptr, out);
+}
+
+static ds_result ds__device_of(const void *ptr, ds_device *out) {
+    ds_pointer_info info;
+    ds_result r = ds__known(ptr, &info) ? DS_OK : ds__ask(ptr, &info);
+    if (r == DS_OK) *out = info.device;
+    return r;
+}
+DSDEF ds_result (ds_device_of)(const void *ptr, ds_device *out) {
+    if (out) memset(out, 0, sizeof *out);
+    DS__ENTER("ds_device_of");
+    DS__REQUIRE(out, "out is NULL");
+    return ds__device_of(ptr, out);
+}
+DSDEF ds_scope (ds_device_of_scope_enter)(const void *ptr) {
+    ds_scope scope = { 0, 0 };
+    ds_device device = { 0, 0 };
+    if (ds__enter("ds_device_of_scope_enter") < 0 || ds__device_of(ptr, &device) < 0) return scope;
+    if (device.type == DS_DEVICE_HOST) device.type = DS_DEVICE_CURRENT;
+    if (ds__device_push(device) == DS_OK) scope.pushed = scope.once = 1;
+    return scope;
 }
 
 /* ---- >>core: copies and fills ------------------------------------------------------------------------------------------------------------ */
@@ -8631,7 +9751,7 @@ static ds_result ds__copy_op(const ds__driver *driver, ds__op *op, void *dst, si
     ds_result r = ds__operand(dst, dst_span, "dst", &to, &to_known);
     if (r == DS_OK) r = ds__operand(src, src_span, "src", &from, &from_known);
     /* Between a GPU's own memory and what others made cudart decides; else it must be asked. */
-    if (!ds__g.driver[0] || dst_device || flags || driver->type != DS_DEVICE_CUDA || !(ds__on_gpu(&to) || ds__on_gpu(&from))) {
+    if (!ds__g.driver[0] || dst_device || flags || ds__sync_watched() || driver->type != DS_DEVICE_CUDA || !(ds__on_gpu(&to) || ds__on_gpu(&from))) {
         if (r == DS_OK && !to_known) { r = ds__ask(dst, &to); to_known = 1; }
         if (r == DS_OK && !from_known) { r = ds__ask(src, &from); from_known = 1; }
     }
@@ -8643,8 +9763,8 @@ static ds_result ds__copy_op(const ds__driver *driver, ds__op *op, void *dst, si
     if ((r = ds__needs_staging(driver, &to, &from, &staged)) < 0) return r;
     int blocks = (to_known && to.kind == DS_MEMORY_PAGEABLE) || (from_known && from.kind == DS_MEMORY_PAGEABLE);
     int rows = dst_pitch != width || src_pitch != width; /* else it is one row */
-    op->flags = (uint16_t)((staged ? DS__OP_STAGED : 0u) | (blocks ? DS__OP_BLOCKS : 0u) | ds__place(driver, &to, to_known, flags) << DS__OP_DST |
-                           ds__place(driver, &from, from_known, flags) << DS__OP_SRC);
+    op->flags = (uint8_t)((staged ? DS__OP_STAGED : 0u) | (blocks ? DS__OP_BLOCKS : 0u));
+    op->places = (uint16_t)(ds__place(driver, &to, to_known, flags) << DS__OP_DST | ds__place(driver, &from, from_known, flags) << DS__OP_SRC);
     op->u.copy.dst = dst;
     op->u.copy.src = src;
     op->u.copy.dst_pitch = dst_pitch;
@@ -8661,6 +9781,7 @@ static ds_result ds__copy_between(ds__stream *s, void *dst, size_t dst_pitch, co
                                   const ds_device *dst_device, const ds_device *src_device, unsigned flags) {
     ds__op op = ds__op_make(DS__OP_COPY);
     ds_result r = ds__copy_op(s->driver, &op, dst, dst_pitch, src, src_pitch, width, height, dst_device, src_device, flags);
+    if (r == DS_OK && DS__UNLIKELY(op.flags & DS__OP_BLOCKS) && ds__sync_watched() && !ds__sync_is_captured(s)) r = ds__sync_tell_stream(s, "waits, since it touches pageable memory, for the stream");
     if (r < 0) return r;
     return s->device.type == DS_DEVICE_CPU && ds__copy_crosses(&op) ? ds__copy_on_host(s, &op) : ds__submit(s, &op);
 }
@@ -8682,7 +9803,7 @@ static inline int ds__copy_plain(ds__stream *s, void *dst, const void *src, size
     if (to_place == DS__AT_OTHER || from_place == DS__AT_OTHER) return 0;
     if (to_place != from_place && to_place >= DS__AT_DEVICE && from_place >= DS__AT_DEVICE) return 0;
     ds__op op = ds__op_make(DS__OP_COPY);
-    op.flags = (uint16_t)(to_place << DS__OP_DST | from_place << DS__OP_SRC);
+    op.places = (uint16_t)(to_place << DS__OP_DST | from_place << DS__OP_SRC);
     op.u.copy.dst = dst;
     op.u.copy.src = src;
     op.u.copy.dst_pitch = op.u.copy.src_pitch = op.u.copy.width = size;
@@ -8755,7 +9876,8 @@ static ds_result ds__fill_op(const ds__driver *driver, ds__op *op, void *ptr, si
     op->u.fill.width = rows ? width : width * height;
     op->u.fill.height = rows ? height : 1;
     op->u.fill.value = value;
-    op->flags = (uint16_t)((to.kind == DS_MEMORY_PAGEABLE ? DS__OP_BLOCKS : 0u) | ds__place(driver, &to, 1, flags) << DS__OP_DST);
+    op->flags = to.kind == DS_MEMORY_PAGEABLE ? DS__OP_BLOCKS : 0;
+    op->places = (uint16_t)(ds__place(driver, &to, 1, flags) << DS__OP_DST);
     return DS_OK;
 }
 
@@ -8764,6 +9886,7 @@ static ds_result ds__fill_rows(ds_stream stream, void *ptr, size_t pitch, uint32
     if (!s) return DS_ERR_INVALID_HANDLE;
     ds__op op = ds__op_make(DS__OP_FILL);
     ds_result r = ds__fill_op(s->driver, &op, ptr, pitch, value, value_size, width, height, 0);
+    if (r == DS_OK && DS__UNLIKELY(op.flags & DS__OP_BLOCKS) && ds__sync_watched() && !ds__sync_is_captured(s)) r = ds__sync_tell_stream(s, "waits, since it touches pageable memory, for the stream");
     if (r == DS_OK && width && height) r = ds__submit(s, &op);
     ds__stream_unpin(s);
     return r;
@@ -8858,6 +9981,7 @@ DSDEF ds_result (ds_kernel_create)(const ds_kernel_desc *desc, ds_kernel *out) {
     ds__kernel *k = ds__table_add(&ds__g.kernels);
     if (!k) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for kernel %s", desc->name);
     k->cpu_fn = desc->cpu_fn;
+    k->bytes_fn = desc->bytes_fn;
     k->args_size = desc->args_size;
     k->grain = desc->grain;
     k->name = ds__copy_text(desc->name, 255);
@@ -9395,6 +10519,7 @@ static ds__node *ds__body_replace(ds__body *b, uint32_t index, ds__node *fresh) 
     fresh->enabled = old->enabled;
     old->deps = NULL;
     b->node[index] = fresh;
+    if (fresh->child && fresh->child->hooked) b->hooked = 1;
     return old;
 }
 
@@ -9668,6 +10793,39 @@ DSDEF ds_result (ds_graph_upload)(ds_graph_exec exec, ds_stream stream) {
     return x ? ds__exec_give(x, ds__upload(x, stream)) : DS_ERR_INVALID_HANDLE;
 }
 
+/* Calls what the objects want to be called at a launch, each once though several graphs within the body may have it: an object is called in the first of them
+   only. Stops at the first that fails and says how far it came. */
+static ds_result ds__hooks(const ds__body *b, const ds__body *top, ds__stream *s, ds_result how, size_t *left);
+static int ds__hook_seen(const ds__body *b, const ds__body *stop, const ds__object *o, int *over) {
+    for (size_t i = 0; b != stop && i < b->object_count; i++)
+        if (b->object[i] == o) return 1;
+    if (b == stop) { *over = 1; return 0; }
+    for (uint32_t i = 0; i < b->count && !*over; i++)
+        if (b->node[i]->child && ds__hook_seen(b->node[i]->child, stop, o, over)) return 1;
+    return 0;
+}
+static ds_result ds__hooks(const ds__body *b, const ds__body *top, ds__stream *s, ds_result how, size_t *left) {
+    ds_result r = DS_OK;
+    for (size_t i = 0; i < b->object_count && r >= 0 && *left; i++) {
+        ds__object *o = b->object[i];
+        int over = 0;
+        if (!o->launch_fn || ds__hook_seen(top, b, o, &over)) continue;
+        r = o->launch_fn(o->user, s, how);
+        if (r >= 0) --*left;
+    }
+    for (uint32_t i = 0; i < b->count && r >= 0 && *left; i++)
+        if (b->node[i]->child && b->node[i]->child->hooked) r = ds__hooks(b->node[i]->child, top, s, how, left);
+    return r;
+}
+static ds_result ds__launch_hooked(ds__stream *s, const ds__op *op) {
+    size_t left = SIZE_MAX, done;
+    ds_result r = ds__hooks(op->u.graph.body, op->u.graph.body, s, DS_NOT_READY, &left);
+    done = SIZE_MAX - left;
+    if (r >= 0) r = ds__submit(s, op);
+    if (done) DS_IGNORE(ds__hooks(op->u.graph.body, op->u.graph.body, s, r, &done));
+    return r;
+}
+
 DSDEF ds_result (ds_graph_launch)(ds_graph_exec exec, ds_stream stream) {
     ds_result r = ds__enter_inline("ds_graph_launch");
     if (DS__UNLIKELY(r < 0)) return r;
@@ -9682,7 +10840,7 @@ DSDEF ds_result (ds_graph_launch)(ds_graph_exec exec, ds_stream stream) {
         ds__op op = ds__op_make(DS__OP_GRAPH);
         op.u.graph.exec = x->native;
         op.u.graph.body = x->body;
-        r = ds__exec_give(x, ds__submit(s, &op));
+        r = ds__exec_give(x, DS__LIKELY(!x->body->hooked) ? ds__submit(s, &op) : ds__launch_hooked(s, &op));
     }
     ds__unpin_inline(&ds__g.streams, s);
     return r;
@@ -9723,6 +10881,7 @@ static ds_result ds__exec_update(ds__exec *x, ds__graph *g, ds_graph_update_info
             x->body->object = fresh->object;
             x->body->object_count = fresh->object_count;
             x->body->object_room = fresh->object_room;
+            x->body->hooked = fresh->hooked;
             fresh->object = objects;
             fresh->object_count = count;
             fresh->object_room = object_room;
@@ -9851,6 +11010,7 @@ static ds_result ds__replaced_check(ds__body *b, ds__node *n) {
         r = ds__fill_op(b->driver, &op, op.u.fill.dst, op.u.fill.pitch, op.u.fill.value, op.u.fill.value_size, op.u.fill.width, op.u.fill.height, DS_COPY_HOST_STABLE);
     for (uint32_t i = 0; n->child && i < n->child->count && r == DS_OK; i++) r = ds__replaced_check(b, n->child->node[i]);
     n->op.flags = op.flags;
+    n->op.places = op.places;
     return r;
 }
 
@@ -10077,12 +11237,12 @@ DSDEF ds_result (ds_capture_function)(ds_stream stream, ds_capture_fn fn, void *
     return r;
 }
 
-/* The seam for the allocator. What a stream captures may use memory that must not be used for anything else as long as the graph may
-   run: such memory comes from a pool that belongs to the graph. This finds the object that was attached under `key` to the capture of the stream, or attaches what make_fn
-   gives; release_fn runs once with it when the last graph, clone, executable or launch that has it is gone, on any thread, and may not call
-   devstream. *out NULL: the stream does not capture. make_fn gets the number of the capture. */
+/* The seam for the allocator and the generators. What a stream captures may use memory that must not be used for anything else as long as the
+   graph may run: such memory comes from a pool that belongs to the graph. This finds the object that was attached under `key` to the capture of
+   the stream, or attaches what make_fn gives; release_fn runs once with it when the last graph, clone, executable or launch that has it is gone, on any
+   thread, and may not call devstream. launch_fn, or NULL: see ds__launch_fn. *out NULL: the stream does not capture. make_fn gets the number of the capture. */
 typedef ds_result (*ds__attachment_fn)(uint64_t capture, void *user, void **out);
-__attribute__((unused)) static ds_result ds__capture_attachment(ds__stream *s, const void *key, ds__attachment_fn make_fn, void *user, ds_host_fn release_fn, void **out) {
+__attribute__((unused)) static ds_result ds__capture_attachment(ds__stream *s, const void *key, ds__attachment_fn make_fn, void *user, ds_host_fn release_fn, ds__launch_fn launch_fn, void **out) {
     ds_capture_info info;
     *out = NULL;
     if (DS__LIKELY(ds__captures_open() == 0)) return DS_OK;
@@ -10095,6 +11255,7 @@ __attribute__((unused)) static ds_result ds__capture_attachment(ds__stream *s, c
         if (g->body->object[i]->key == key && g->body->object[i]->capture == info.id) *out = g->body->object[i]->user;
     if (!*out && (r = make_fn(info.id, user, out)) == DS_OK) {
         ds__object *o = ds__object_new(*out, release_fn);
+        if (o) o->launch_fn = launch_fn;
         r = o ? ds__body_keep(g->body, o) : DS_ERR_OUT_OF_MEMORY;
         if (r == DS_OK && (r = g->body->driver->graph_attach(g->body, o)) < 0) { g->body->object_count--; atomic_fetch_sub(&o->owners, 1); }
         if (o) { o->key = key; o->capture = info.id; }
@@ -10103,6 +11264,59 @@ __attribute__((unused)) static ds_result ds__capture_attachment(ds__stream *s, c
         if (r < 0) *out = NULL;
     }
     return ds__graph_give(g, r);
+}
+
+/* ---- >>core: data types ------------------------------------------------------------------------------------------------------------------------------ */
+
+static const struct { const char *name; uint8_t code, bits; uint16_t lanes; } ds__dtypes[] = {
+#define DS__DTYPE(name, code, bits, lanes) { #name, (uint8_t)(code), bits, lanes },
+    DS_DTYPES(DS__DTYPE)
+#undef DS__DTYPE
+};
+#define DS__DTYPE_COUNT (sizeof ds__dtypes / sizeof ds__dtypes[0])
+
+DSDEF size_t (ds_dtype_size)(ds_dtype dtype) {
+    size_t bits = (size_t)dtype.bits * dtype.lanes;
+    return bits % 8 == 0 ? bits / 8 : 0;
+}
+DSDEF int (ds_dtype_equal)(ds_dtype a, ds_dtype b) { return a.code == b.code && a.bits == b.bits && a.lanes == b.lanes; }
+
+/* Into a buffer of DS_DTYPE_NAME_SIZE. */
+DS__SEAM static const char *ds__dtype_name(ds_dtype dtype, char *out) {
+    for (size_t i = 0; i < DS__DTYPE_COUNT; i++)
+        if (ds__dtypes[i].code == dtype.code && ds__dtypes[i].bits == dtype.bits && ds__dtypes[i].lanes == dtype.lanes) return ds__dtypes[i].name;
+    snprintf(out, DS_DTYPE_NAME_SIZE, "%d:%d:%d", dtype.code, dtype.bits, dtype.lanes);
+    return out;
+}
+DSDEF ds_result (ds_dtype_print)(ds_dtype dtype, char *out, size_t size) {
+    char text[DS_DTYPE_NAME_SIZE];
+    if (out && size) out[0] = 0;
+    DS__ENTER("ds_dtype_print");
+    const char *name = ds__dtype_name(dtype, text);
+    DS__REQUIRE(out && strlen(name) < size, "out is NULL or has no room for \"%s\"", name);
+    memcpy(out, name, strlen(name) + 1);
+    return DS_OK;
+}
+DSDEF ds_result (ds_dtype_parse)(const char *text, ds_dtype *out) {
+    static const struct { const char *name, *is; } more[] = { { "float", "float32" }, { "double", "float64" }, { "half", "float16" }, { "short", "int16" },
+        { "int", "int32" }, { "long", "int64" }, { "chalf", "complex32" }, { "cfloat", "complex64" }, { "cdouble", "complex128" } };
+    unsigned n[3];
+    int end = 0;
+    if (out) memset(out, 0, sizeof *out);
+    DS__ENTER("ds_dtype_parse");
+    DS__REQUIRE(text && out, "%s is NULL", text ? "out" : "text");
+    const char *name = text;
+    for (size_t i = 0; i < sizeof more / sizeof more[0]; i++)
+        if (strcmp(text, more[i].name) == 0) name = more[i].is;
+    for (size_t i = 0; i < DS__DTYPE_COUNT; i++)
+        if (strcmp(name, ds__dtypes[i].name) == 0) {
+            *out = (ds_dtype){ ds__dtypes[i].code, ds__dtypes[i].bits, ds__dtypes[i].lanes };
+            return DS_OK;
+        }
+    DS__REQUIRE(sscanf(text, "%3u:%3u:%5u%n", &n[0], &n[1], &n[2], &end) == 3 && !text[end] && n[0] < 256 && n[1] < 256 && n[2] < 65536,
+                "there is no data type \"%.60s\"", text);
+    *out = (ds_dtype){ (uint8_t)n[0], (uint8_t)n[1], (uint16_t)n[2] };
+    return DS_OK;
 }
 
 /* ---- >>core: shutdown -------------------------------------------------------------------------------------------------------------------------------- */
@@ -10174,6 +11388,8 @@ DSDEF ds_result (ds_shutdown)(void) {
         for (int b = 0; b < DS_BACKEND_COUNT; b++)
             if (ds__g.driver[b]) ds__g.driver[b]->drain(); /* whatever the result above */
         void (*shutdown_fn)(void) = atomic_load(&ds__upper.shutdown_fn);
+        void (*rng_shutdown_fn)(void) = atomic_load(&ds__upper.rng_shutdown_fn);
+        if (rng_shutdown_fn) rng_shutdown_fn();
         if (shutdown_fn) shutdown_fn();
         for (;;) {
             ds__lock_take(&ds__g.lock);
@@ -10196,13 +11412,17 @@ DSDEF ds_result (ds_shutdown)(void) {
         }
         ds__boards_end();
         ds__release(ds__g.legacy);
+        ds__release(ds__g.label);
         ds__g.legacy = NULL;
+        ds__g.label = NULL;
         pthread_key_delete(ds__g.key);
         atomic_store(&ds__g.dead, 0);
         ds__g.epoch++;
         atomic_store(&ds__g.state, DS__COLD);
     }
-    memset(&ds__g.desc, 0, sizeof ds__g.desc);
+    ds__nvml_end();
+    ds__ranges_end();
+    ds__drop_desc();
     pthread_mutex_unlock(&ds__g.mutex);
     return r;
 }

@@ -23,8 +23,7 @@
        }
 
    Environment, read once at the first call: DEVSTREAM_ALLOC_CONF, "option:value,option:value" in the grammar of
-       PYTORCH_CUDA_ALLOC_CONF (ds_mem_configure_text lists the options). DEVSTREAM_NVML: another name of libnvidia-ml.so.1,
-       which ds_mem_list_processes loads.
+       PYTORCH_CUDA_ALLOC_CONF (ds_mem_configure_text lists the options).
 
    Contents: configuration; allocation; pools; limits and shortage; statistics; history and snapshots; pinned host memory;
    resources; sharing between processes; debugging; implementation.
@@ -175,6 +174,8 @@ typedef struct ds_mem_block {
     const char *label;  /**< or NULL */
     ds_site site;       /**< where it was allocated */
 } ds_mem_block;
+/** Called with blocks; the description is the call's. */
+typedef void (*ds_mem_block_fn)(const ds_mem_block *block, void *user);
 /** The live block that an address lies in. DS_ERR_INVALID_VALUE when there is none. */
 DSDEF DS_MUST_USE ds_result ds_mem_find(const void *ptr, ds_mem_block *out);
 
@@ -229,6 +230,23 @@ DSDEF DS_MUST_USE ds_result ds_pool_use_count(ds_pool pool, int *out);
 DSDEF DS_MUST_USE ds_result ds_pool_id(ds_pool pool, uint64_t out_id[2]);
 /** Gives back the pool's memory that no block stands in the way of. */
 DSDEF DS_MUST_USE ds_result ds_pool_empty_cache(ds_pool pool, size_t *out_released);
+
+/** Where the live blocks of a pool were. */
+typedef struct ds_pool_checkpoint ds_pool_checkpoint;
+/** Notes where the live blocks of a pool are, for ds_pool_restore. For programs that capture several graphs upon one pool: after one was launched, the pool is put back to
+    how that graph's capture had left it, and the next capture goes on from there. DS_ERR_ILLEGAL_STATE, with the block, when other streams or processes use one of its
+    blocks, or a freed one still (free and synchronize first). */
+DSDEF DS_MUST_USE ds_result ds_pool_save(ds_pool pool, ds_pool_checkpoint **out);
+/** Makes the live blocks of a pool those of the checkpoint: what is live now and was not then is freed, without a word to whoever holds it; what was live then and is not now is
+    live again at its address, to be freed with ds_mem_free, its contents whatever was written there since. The freed memory is taken as done with: order the streams before.
+    Calls fn (NULL allowed) for each block that changed, freed ones first, its state DS_BLOCK_FREE or DS_BLOCK_LIVE; devstream may be called from it. On failure nothing has
+    changed: DS_ERR_ILLEGAL_STATE as ds_pool_save, or when memory of the checkpoint was given back since. Nobody else may allocate from the pool or free its blocks meanwhile
+    (then DS_ERR_ILLEGAL_STATE, half done). The checkpoint stays, for any number of calls. */
+DSDEF DS_MUST_USE ds_result ds_pool_restore(ds_pool pool, const ds_pool_checkpoint *checkpoint, ds_mem_block_fn fn, void *user);
+/** Frees a checkpoint; NULL is allowed. The pool may be gone. */
+DSDEF void ds_pool_checkpoint_free(ds_pool_checkpoint *checkpoint);
+/** DS_OK when these are the starts of all live blocks of the pool, in any order; else DS_ERR_ILLEGAL_STATE and a sentence with the first one that is too many or missing. */
+DSDEF DS_MUST_USE ds_result ds_pool_check_live(ds_pool pool, void *const *ptrs, size_t count);
 
 /* ---- limits and shortage ------------------------------------------------------------------------------------------ */
 
@@ -325,7 +343,7 @@ DSDEF DS_MUST_USE ds_result ds_mem_reset_max_allocated(ds_device device);
 DSDEF DS_MUST_USE ds_result ds_mem_reset_max_cached(ds_device device);
 /** torch.cuda.memory_summary: its table to the character, with devstream's name in the title, to write_fn line by line. */
 DSDEF DS_MUST_USE ds_result ds_mem_summary(ds_device device, int abbreviated, ds_write_fn write_fn, void *user);
-/** torch.cuda.list_gpu_processes: which processes use the device and how much. A GPU's are told by NVML, which is loaded for it; where it is not, the text says so.
+/** torch.cuda.list_gpu_processes: which processes use the device and how much. A GPU's are told by NVML (as ds_device_utilization); where it is not, the text says so.
     A CPU device's memory belongs to its process: then come those that share memory of it (ds_mem_export, ds_mem_import), with how much they share. */
 DSDEF DS_MUST_USE ds_result ds_mem_list_processes(ds_device device, ds_write_fn write_fn, void *user);
 
@@ -378,9 +396,7 @@ enum { DS_SNAPSHOT_NO_HISTORY = 1 /**< only segments and blocks */ };
 DSDEF DS_MUST_USE ds_result ds_mem_snapshot(ds_mem_format format, unsigned flags, ds_pool pool, ds_write_fn write_fn, void *user);
 /** The same into a file. */
 DSDEF DS_MUST_USE ds_result ds_mem_snapshot_file(ds_mem_format format, unsigned flags, const char *path);
-/** Called with every block, live or not, in the order of addresses; under the allocator's locks: must not call devstream. */
-typedef void (*ds_mem_block_fn)(const ds_mem_block *block, void *user);
-/** Calls fn with every block of a device; DS_DEVICE_HOST: of pinned memory. */
+/** Calls fn with every block of a device, live or not, in the order of addresses; DS_DEVICE_HOST: of pinned memory. Under the allocator's locks: fn must not call devstream. */
 DSDEF DS_MUST_USE ds_result ds_mem_each_block(ds_device device, ds_mem_block_fn fn, void *user);
 
 /* ---- pinned host memory -------------------------------------------------------------------------------------------------- */
@@ -543,6 +559,9 @@ DSDEF DS_MUST_USE ds_result ds_mem_validate(ds_device device);
 #define ds_pool_use_count(...) (DS_HERE_, ds_pool_use_count(__VA_ARGS__))
 #define ds_pool_id(...) (DS_HERE_, ds_pool_id(__VA_ARGS__))
 #define ds_pool_empty_cache(...) (DS_HERE_, ds_pool_empty_cache(__VA_ARGS__))
+#define ds_pool_save(...) (DS_HERE_, ds_pool_save(__VA_ARGS__))
+#define ds_pool_restore(...) (DS_HERE_, ds_pool_restore(__VA_ARGS__))
+#define ds_pool_check_live(...) (DS_HERE_, ds_pool_check_live(__VA_ARGS__))
 #define ds_mem_set_limit(...) (DS_HERE_, ds_mem_set_limit(__VA_ARGS__))
 #define ds_mem_get_limit(...) (DS_HERE_, ds_mem_get_limit(__VA_ARGS__))
 #define ds_mem_set_fraction(...) (DS_HERE_, ds_mem_set_fraction(__VA_ARGS__))
@@ -1361,9 +1380,10 @@ static struct {
     struct { ds_mem_oom_fn fn; void *user; } *oom;
     size_t shortage_count, oom_count;
     uint64_t tick_base, tick_base_ns;        /* the two clocks at the first use */
-    _Atomic int closing;                     /* ds_shutdown has come to the pools */
+    int closing;                             /* ds_shutdown has come to the pools */
+    pthread_mutex_t leaving;                 /* of `closing`: held while a graph that is gone, on a thread of CUDA's, lets go of its pool */
     _Atomic uint64_t legacy[DS__MAX_DEVICES]; /* CUDA: the legacy streams, see ds__expect_end */
-} ds__m = { .lock = PTHREAD_MUTEX_INITIALIZER, .registry = PTHREAD_MUTEX_INITIALIZER };
+} ds__m = { .lock = PTHREAD_MUTEX_INITIALIZER, .registry = PTHREAD_MUTEX_INITIALIZER, .leaving = PTHREAD_MUTEX_INITIALIZER };
 
 /* What each thread has for the allocator. */
 #define DS__POOL_PUSHES 32
@@ -1420,7 +1440,9 @@ static void *ds__native_of(ds__arena *a) {
         const char *ds__fn = ds__tls.fn; \
         ds_site ds__site = ds__tls.site; \
         ds_call_site = ds__site; \
+        ds__tls.unwatched++; \
         r = call; \
+        ds__tls.unwatched--; \
         ds__tls.fn = ds__fn; \
         ds__tls.site = ds__site; \
     } while (0)
@@ -3469,19 +3491,35 @@ static int ds__try(ds__wanted *q) {
     return q->block != NULL;
 }
 
+/* Whose an arena is. Streams come and go: it stays so only while the arena is locked, and while a block of it is taken the arena does not become
+   another stream's. */
+typedef struct ds__owner { ds_stream stream; ds_event end; int orphan; } ds__owner;
+static ds__owner ds__owner_of(ds__arena *a) {
+    ds__arena_lock(a);
+    ds__owner o = { a->stream, a->end, a->orphan };
+    ds__arena_unlock(a);
+    return o;
+}
+
+/* Whether the request's stream can wait for the owner. */
+static int ds__can_await(const ds__wanted *q, ds__owner o) {
+    if (o.orphan && !o.end.id) return 0; /* nobody knows when its stream was done */
+    if (ds__captures_open()) { /* across the bounds of a capture nobody waits */
+        uint64_t capture = ds__capture_of(q->s);
+        if (capture == DS__BROKEN || capture != (o.orphan ? 0 : ds__capture_of_handle(o.stream))) return 0;
+    }
+    return 1;
+}
+
 /* Looks in another stream's arena of the pool: the request's stream waits for what is on that one. */
 static int ds__borrow(ds__wanted *q, ds__arena *from) {
     if (from == q->a) return 0;
-    if (from->orphan && !from->end.id) return 0; /* nobody knows when its stream was done */
-    if (ds__captures_open()) { /* across the bounds of a capture nobody waits */
-        uint64_t capture = ds__capture_of(q->s);
-        if (capture == DS__BROKEN || capture != (from->orphan ? 0 : ds__capture_of_handle(from->stream))) return 0;
-    }
+    ds__owner o = ds__owner_of(from);
+    if (!ds__can_await(q, o)) return 0;
     ds__wanted other = *q;
-    int own = !from->orphan && from->stream.id == q->stream.id; /* another pool's, but the same stream's: nobody waits */
     other.a = from;
     other.fresh = 0;
-    if (from->orphan && !ds__captures_open()) (void)ds__poll(from, 0); /* nobody else asks there, unless memory is short */
+    if (o.orphan && !ds__captures_open()) (void)ds__poll(from, 0); /* nobody else asks there, unless memory is short */
     ds__arena_lock(from);
     ds__unpark_all(from);
     int worth = from->free_bytes >= q->size || (from->pending_bytes >= q->size && !q->aligned);
@@ -3493,10 +3531,14 @@ static int ds__borrow(ds__wanted *q, ds__arena *from) {
     size_t most = q->wasteful ? SIZE_MAX : 2 * q->size;
     ds_result r = !pending ? DS_OK : !q->aligned && ds__take_pending(from, q->kind, q->size, most, q->stream, q->asked, &other.block) ? DS_OK : DS_ERR_OUT_OF_MEMORY;
     int found = r == DS_OK;
-    if (found && from->orphan) {
-        r = from->end.id ? ds__wait_event(q->stream, from->end, DS__OP_WAIT) : DS_OK;
+    if (found) o = ds__owner_of(from);
+    int own = !o.orphan && o.stream.id == q->stream.id; /* another pool's, but the same stream's: nobody waits */
+    if (found && !ds__can_await(q, o)) { /* it has become another's, or nobody's */
+        r = DS_ERR_ILLEGAL_STATE;
+    } else if (found && o.orphan) {
+        r = ds__wait_event(q->stream, o.end, DS__OP_WAIT);
     } else if (found && !own) {
-        r = ds__event_record(u->event, from->stream, DS__OP_RECORD);
+        r = ds__event_record(u->event, o.stream, DS__OP_RECORD);
         if (r == DS_OK) r = ds__wait_event(q->stream, u->event, DS__OP_WAIT);
     }
     if (found && r < 0 && pending) { /* it stays pending, for the request's stream */
@@ -3538,7 +3580,7 @@ static int ds__borrow(ds__wanted *q, ds__arena *from) {
 /* Looks in all arenas of a pool, or only in those of ended streams. */
 static int ds__borrow_any(ds__wanted *q, ds__mpool *p, int orphans) {
     for (ds__arena *a = ds__first_arena(q->a->dev, p); a; a = a->next)
-        if ((!orphans || a->orphan) && ds__borrow(q, a)) return 1;
+        if ((!orphans || ds__owner_of(a).orphan) && ds__borrow(q, a)) return 1;
     return 0;
 }
 
@@ -3824,18 +3866,20 @@ DSDEF ds_result (ds_mem_alloc_with)(const ds_mem_request *request, void **out) {
 
 /* ---- frees ---- */
 
-/* A live block is freed for good: counted, and one with its free neighbours. Locks the arena. */
-static void ds__block_end(ds__arena *a, ds__mblock *b) {
-    int kind = b->seg->kind;
-    ds__arena_lock(a);
-    while (!ds__ready(a, kind, 0)) { ds__make_ready(a, kind, 0); ds__arena_lock(a); }
+/* A live block is freed for good: counted, and one with its free neighbours. The arena is locked and ready. */
+static void ds__block_over(ds__arena *a, ds__mblock *b) {
     ds__live_out(b);
     ds__muses_drop(a, b->uses);
     b->uses = NULL;
     b->lent = 0;
     if (b->oversize) { b->oversize = 0; ds__count_oversize(a, -1); }
-    ds__count_free(a, kind, (int64_t)b->size, (int64_t)b->asked);
+    ds__count_free(a, b->seg->kind, (int64_t)b->size, (int64_t)b->asked);
     (void)ds__merge_in(a, b);
+}
+static void ds__block_end(ds__arena *a, ds__mblock *b) {
+    ds__arena_lock(a);
+    while (!ds__ready(a, b->seg->kind, 0)) { ds__make_ready(a, b->seg->kind, 0); ds__arena_lock(a); }
+    ds__block_over(a, b);
     ds__arena_unlock(a);
 }
 
@@ -4418,6 +4462,7 @@ static ds_result ds__mem_empty(ds_device device, size_t keep, size_t *out_releas
     if (r < 0 || !dev) return r;
     if (ds__captures_open()) return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "memory cannot be given back while a capture is open");
     size_t done = 0;
+    if (DS__UNLIKELY(ds__sync_watched()) && (r = ds__sync_tell("waits for blocks that other streams use")) < 0) return r;
     if (atomic_load(&dev->reserved) > keep) done = ds__mem_flush(dev, NULL, keep);
     else atomic_fetch_add(&dev->stats.syncs, keep == 0);
     ds__async_give(dev, keep);
@@ -4445,6 +4490,11 @@ static void ds__mem_limit(ds__mdevice *dev) {
 }
 
 /* Reads the environment at the first use. */
+static void ds__mem_closing(int closing) {
+    pthread_mutex_lock(&ds__m.leaving);
+    ds__m.closing = closing;
+    pthread_mutex_unlock(&ds__m.leaving);
+}
 static ds_result ds__mem_setup(void) {
     pthread_mutex_lock(&ds__m.lock);
     if (!ds__m.tick_base) { ds__m.tick_base_ns = ds__now_ns(); ds__m.tick_base = ds__ticks(); }
@@ -4454,7 +4504,7 @@ static ds_result ds__mem_setup(void) {
         ds__m.conf_result = text && *text ? ds__mconfig_read(text, &ds__m.config) : DS_OK;
         if (ds__m.conf_result < 0) ds__also(ds__m.conf_result, " (in the environment's DEVSTREAM_ALLOC_CONF)");
         ds__m.configured = ds__m.conf_result == DS_OK;
-        atomic_store(&ds__m.closing, 0);
+        ds__mem_closing(0);
         ds__upper.stream_gone_fn = ds__mem_stream_gone;
         ds__upper.shutdown_fn = ds__mem_shutdown;
     }
@@ -4750,9 +4800,254 @@ DSDEF ds_result (ds_pool_empty_cache)(ds_pool pool, size_t *out_released) {
     if (!p) return DS_ERR_INVALID_HANDLE;
     if (ds__captures_open()) return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "memory cannot be given back while a capture is open");
     if (ds__is_inside(p)) return ds__inside_fail();
+    ds_result r = DS__UNLIKELY(ds__sync_watched()) ? ds__sync_tell("waits for blocks that other streams use") : DS_OK;
+    if (r < 0) return r;
     size_t done = ds__mem_flush(p->dev, p, 0);
     if (out_released) *out_released = done;
     return DS_OK;
+}
+
+/* ---- public: checkpoints of pools ---- */
+
+typedef struct ds__saved { char *ptr; size_t size, asked; ds__segment *seg; uint64_t serial; const char *label, *file; uint32_t line, there; } ds__saved;
+struct ds_pool_checkpoint { const ds__mpool *pool; uint64_t name[2]; size_t count; ds__saved at[]; };
+
+static int ds__saved_order(const void *a, const void *b) {
+    const ds__saved *x = a, *y = b;
+    return x->ptr < y->ptr ? -1 : x->ptr > y->ptr;
+}
+/* Uses that are over are so; not while a capture could be spoiled by the question. */
+static void ds__pool_poll(ds__mpool *p) {
+    if (ds__captures_open()) return;
+    for (ds__arena *a = ds__first_arena(p->dev, p); a; a = a->next) (void)ds__poll(a, 0);
+}
+/* 0 and a sentence: others have to do with the block. All is locked. */
+static int ds__block_settled(const ds__mblock *b) {
+    const char *what = b->state == DS_BLOCK_PENDING ? "was freed, and other streams may still use it" : b->state == DS_BLOCK_LIVE && b->exported ? "is used by other processes"
+                     : b->state == DS_BLOCK_LIVE && b->uses ? "was used on other streams" : b->quiet ? "is being freed by another thread" : NULL;
+    if (what) ds__fail(DS_ERR_ILLEGAL_STATE, "the block of %zu bytes at %p %s", b->size, (void *)b->ptr, what);
+    return !what;
+}
+
+DSDEF ds_result (ds_pool_save)(ds_pool pool, ds_pool_checkpoint **out) {
+    if (out) *out = NULL;
+    DS__ENTER("ds_pool_save");
+    DS__REQUIRE(out, "out is NULL");
+    ds__mpool *p = ds__mpool_of(pool);
+    if (!p) return DS_ERR_INVALID_HANDLE;
+    ds__pool_poll(p);
+    ds_pool_checkpoint *c = NULL;
+    size_t count = 0;
+    int settled = 1;
+    ds__mem_lock_all(p->dev);
+    for (ds__arena *a = p->arenas; a; a = a->next) {
+        ds__unpark_all(a);
+        for (ds__segment *s = a->segments; s; s = s->next)
+            for (ds__mblock *b = s->first; b && settled; b = b->next) {
+                settled = ds__block_settled(b);
+                count += b->state == DS_BLOCK_LIVE;
+            }
+    }
+    if (settled && !(c = ds__alloc(sizeof *c + count * sizeof c->at[0]))) ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a checkpoint of %zu blocks", count);
+    for (ds__arena *a = c ? p->arenas : NULL; a; a = a->next)
+        for (ds__segment *s = a->segments; s; s = s->next)
+            for (const ds__mblock *b = s->first; b; b = b->next)
+                if (b->state == DS_BLOCK_LIVE) c->at[c->count++] = (ds__saved){ b->ptr, b->size, b->asked, s, s->serial, b->label, b->file, b->line, 0 };
+    ds__mem_unlock_all(p->dev);
+    if (!c) return settled ? DS_ERR_OUT_OF_MEMORY : DS_ERR_ILLEGAL_STATE;
+    c->pool = p;
+    memcpy(c->name, p->name, sizeof c->name);
+    qsort(c->at, c->count, sizeof c->at[0], ds__saved_order);
+    *out = c;
+    return DS_OK;
+}
+DSDEF void (ds_pool_checkpoint_free)(ds_pool_checkpoint *checkpoint) { ds__release(checkpoint); }
+
+/* What has to change: blocks that end come first in `changed`, then those that are live again. */
+typedef struct ds__rewind { ds__saved *at; ds_mem_block *changed; size_t count, changes; } ds__rewind;
+
+static ds_result ds__rewind_plan_saved(ds__mpool *p, ds__rewind *q) {
+    ds__segment *s = NULL;
+    ds__mblock *b = NULL;
+    for (ds__saved *v = q->at; v < q->at + q->count; v++) {
+        if (s != v->seg) {
+            s = v->seg;
+            ds__arena *a = atomic_load(&s->arena);
+            b = a && a->pool == p && s->serial == v->serial ? s->first : NULL;
+        }
+        while (b && b->ptr + b->size <= v->ptr) b = b->next;
+        const ds__mblock *last = b; /* none of the memory may be a hole */
+        while (last && last->state != DS_BLOCK_UNMAPPED && last->ptr + last->size < v->ptr + v->size) last = last->next;
+        if (!last || last->state == DS_BLOCK_UNMAPPED)
+            return ds__fail(DS_ERR_ILLEGAL_STATE, "the memory of the block of %zu bytes at %p was given back since", v->size, (void *)v->ptr);
+        v->there = b->state == DS_BLOCK_LIVE && b->ptr == v->ptr && b->size == v->size;
+    }
+    return DS_OK;
+}
+/* Looks at everything and changes nothing that shows. All is locked. */
+static ds_result ds__rewind_plan(ds__mpool *p, ds__rewind *q) {
+    size_t live = 0;
+    for (ds__arena *a = p->arenas; a; a = a->next) {
+        ds__unpark_all(a);
+        for (ds__segment *s = a->segments; s; s = s->next)
+            for (const ds__mblock *b = s->first; b; b = b->next) {
+                if (!ds__block_settled(b)) return DS_ERR_ILLEGAL_STATE;
+                live += b->state == DS_BLOCK_LIVE;
+            }
+    }
+    ds_result r = ds__rewind_plan_saved(p, q);
+    if (r < 0) return r;
+    if (!(q->changed = ds__alloc((live + q->count + 1) * sizeof *q->changed))) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to restore %zu blocks", q->count);
+    for (ds__arena *a = p->arenas; a; a = a->next) {
+        ds__mblock *spare = NULL, *one = NULL; /* descriptions: each block that is cut out leaves one before it and one behind it */
+        for (const ds__saved *v = q->at; v < q->at + q->count; v++)
+            for (int i = 0; i < 2 && !v->there && atomic_load(&v->seg->arena) == a; i++) {
+                if (!(one = ds__mblock_new(a))) r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to restore %zu blocks", q->count);
+                if (one) { one->list_next = spare; spare = one; }
+            }
+        for (; spare; spare = one) { one = spare->list_next; ds__mblock_drop(a, spare); }
+        for (ds__segment *s = a->segments; s; s = s->next)
+            for (const ds__mblock *b = s->first; b && r == DS_OK; b = b->next) {
+                ds__saved key = { .ptr = b->ptr }, *v = b->state != DS_BLOCK_LIVE ? NULL : bsearch(&key, q->at, q->count, sizeof key, ds__saved_order);
+                if (b->state != DS_BLOCK_LIVE || (v && v->there)) continue;
+                ds__describe(a, b, &q->changed[q->changes]);
+                q->changed[q->changes++].state = DS_BLOCK_FREE;
+            }
+    }
+    return r;
+}
+/* The locked arena, ready to count a block of so many bytes. */
+static void ds__arena_lock_ready(ds__arena *a, int kind, size_t size) {
+    ds__arena_lock(a);
+    while (!ds__ready(a, kind, (int64_t)size)) { ds__make_ready(a, kind, (int64_t)size); ds__arena_lock(a); }
+}
+static int ds__rewind_end(const ds_mem_block *gone) {
+    ds__segment *s = ds__segment_of(gone->ptr);
+    ds__arena *a = s ? atomic_load(&s->arena) : NULL;
+    if (!a) return 0;
+    ds__arena_lock_ready(a, s->kind, 0);
+    ds__mblock *b = atomic_load(&s->arena) == a ? ds__find(s, gone->ptr, 1) : NULL;
+    int good = b && ds__block_settled(b);
+    if (good) {
+        ds__note_block(a, DS_ACTION_FREE_REQUESTED, b);
+        ds__note_block(a, DS_ACTION_FREE_COMPLETED, b);
+        ds__block_over(a, b);
+    }
+    ds__arena_unlock(a);
+    return good;
+}
+/* Cuts a block out of the free memory around it, where it was. `before`: a live block below it in the segment, or NULL. */
+static int ds__rewind_live(const ds__saved *v, const ds__saved *before, ds_mem_block *out) {
+    ds__segment *s = v->seg;
+    ds__arena *a = atomic_load(&s->arena);
+    if (!a) return 0;
+    ds__arena_lock_ready(a, s->kind, v->size);
+    ds__mblock *b = atomic_load(&s->arena) != a || s->serial != v->serial ? NULL : before ? ds__find(s, before->ptr, 1) : s->first, *rest = NULL;
+    while (b && b->ptr + b->size <= v->ptr) b = b->next;
+    int good = b && b->state == DS_BLOCK_FREE && !b->quiet && b->ptr <= v->ptr && v->ptr + v->size <= b->ptr + b->size;
+    if (good) {
+        ds__bin_out(a, b);
+        if (!ds__grows(s) && ds__is_split(b)) ds__count_split(a, s->kind, -1, -(int64_t)b->size);
+        b->state = DS_BLOCK_LIVE; /* what is cut off is so too until it is free: it must not become one with the block again */
+        b->oversize = 0;
+        if (b->ptr < v->ptr) {
+            rest = ds__cut(a, b, (size_t)(v->ptr - b->ptr));
+            good = rest != NULL;
+            (void)ds__merge_in(a, b);
+            b = rest;
+        }
+    }
+    if (good && b->size > v->size) {
+        rest = ds__cut(a, b, v->size);
+        good = rest != NULL;
+        (void)ds__merge_in(a, good ? rest : b);
+    }
+    if (good) {
+        ds__live_in(a, b);
+        ds__made_and_counted(a, b, v->asked);
+        b->label = v->label;
+        b->file = v->file;
+        b->line = v->line;
+        b->uses = NULL;
+        b->guarded = 0;
+        b->lent = b->exported = 0;
+        if (b->size >= a->pool->config.max_split_size) { b->oversize = 1; ds__count_oversize(a, 1); }
+        ds__note_block(a, DS_ACTION_ALLOC, b);
+        ds__describe(a, b, out);
+    }
+    ds__arena_unlock(a);
+    return good;
+}
+static int ds__rewind_all(ds__rewind *q) {
+    size_t ends = q->changes;
+    for (size_t i = 0; i < ends; i++)
+        if (!ds__rewind_end(&q->changed[i])) return 0;
+    for (size_t i = 0; i < q->count; i++) {
+        if (q->at[i].there) continue;
+        const ds__saved *before = i && q->at[i - 1].seg == q->at[i].seg ? &q->at[i - 1] : NULL;
+        if (!ds__rewind_live(&q->at[i], before, &q->changed[q->changes])) return 0;
+        q->changes++;
+    }
+    return 1;
+}
+
+DSDEF ds_result (ds_pool_restore)(ds_pool pool, const ds_pool_checkpoint *checkpoint, ds_mem_block_fn fn, void *user) {
+    DS__ENTER("ds_pool_restore");
+    DS__REQUIRE(checkpoint, "checkpoint is NULL");
+    ds__mpool *p = ds__mpool_of(pool);
+    if (!p) return DS_ERR_INVALID_HANDLE;
+    DS__REQUIRE(p == checkpoint->pool && !memcmp(p->name, checkpoint->name, sizeof p->name), "the checkpoint is another pool's");
+    ds__rewind q = { NULL, NULL, checkpoint->count, 0 };
+    if (!(q.at = ds__alloc((q.count + 1) * sizeof *q.at))) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to restore %zu blocks", q.count);
+    memcpy(q.at, checkpoint->at, q.count * sizeof *q.at);
+    ds__pool_poll(p);
+    ds__arena *first = ds__first_arena(p->dev, p);
+    for (ds__arena *a = first; a; a = a->next) pthread_mutex_lock(&a->grow); /* segments stay as they are; arenas that come now have none of these */
+    ds__mem_lock_all(p->dev);
+    ds_result r = ds__rewind_plan(p, &q);
+    ds__mem_unlock_all(p->dev);
+    if (r == DS_OK && !ds__rewind_all(&q)) r = ds__fail(DS_ERR_ILLEGAL_STATE, "another thread used the pool meanwhile: it is restored in part");
+    for (ds__arena *a = first; a; a = a->next) pthread_mutex_unlock(&a->grow);
+    for (size_t i = 0; fn && i < q.changes && r == DS_OK; i++) fn(&q.changed[i], user);
+    ds__release(q.changed);
+    ds__release(q.at);
+    return r;
+}
+
+static int ds__ptr_order(const void *a, const void *b) {
+    uintptr_t x = (uintptr_t)*(void *const *)a, y = (uintptr_t)*(void *const *)b;
+    return x < y ? -1 : x > y;
+}
+DSDEF ds_result (ds_pool_check_live)(ds_pool pool, void *const *ptrs, size_t count) {
+    DS__ENTER("ds_pool_check_live");
+    DS__REQUIRE(ptrs || !count, "ptrs is NULL, and count is %zu", count);
+    ds__mpool *p = ds__mpool_of(pool);
+    if (!p) return DS_ERR_INVALID_HANDLE;
+    ds_result r = DS_OK;
+    void **sorted = ds__alloc((count + 1) * sizeof *sorted);
+    unsigned char *seen = ds__alloc(count + 1);
+    if (sorted && count) {
+        memcpy(sorted, ptrs, count * sizeof *sorted);
+        qsort(sorted, count, sizeof *sorted, ds__ptr_order);
+    }
+    if (!sorted || !seen) r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to compare %zu blocks", count);
+    ds__mem_lock_all(p->dev);
+    for (ds__arena *a = p->arenas; a; a = a->next)
+        for (ds__segment *s = a->segments; s; s = s->next)
+            for (const ds__mblock *b = s->first; b && r == DS_OK; b = b->next) {
+                void *ptr = b->ptr, **at = b->state == DS_BLOCK_LIVE ? bsearch(&ptr, sorted, count, sizeof ptr, ds__ptr_order) : NULL;
+                if (at) seen[at - sorted] = 1;
+                else if (b->state == DS_BLOCK_LIVE) r = ds__fail(DS_ERR_ILLEGAL_STATE, "the block of %zu bytes at %p is live and not in the list", b->size, (void *)b->ptr);
+            }
+    ds__mem_unlock_all(p->dev);
+    for (size_t i = 0; i < count && r == DS_OK; i++)
+        if (!seen[i]) {
+            int twice = (i && sorted[i] == sorted[i - 1]) || (i + 1 < count && sorted[i] == sorted[i + 1]);
+            r = ds__fail(DS_ERR_ILLEGAL_STATE, "%p is in the list %s", sorted[i], twice ? "twice" : "and is not the start of a live block of the pool");
+        }
+    ds__release(seen);
+    ds__release(sorted);
+    return r;
 }
 
 /* A capture has a pool: one of its own, made at the first allocation, or one that was named before. Its graph owns it. */
@@ -4777,16 +5072,19 @@ static ds_result ds__capture_pool_make(uint64_t capture, void *user, void **out)
 /* The last graph that may run is gone. Any thread, no call of devstream: what the pool has is given back when memory is next looked for. */
 static void ds__capture_pool_release(void *user) {
     ds__mpool *p = user;
-    if (atomic_load(&ds__m.closing)) return; /* ds_shutdown ends pools before graphs */
-    atomic_fetch_sub(&p->graphs, 1);
-    ds__mpool_disown(p);
+    pthread_mutex_lock(&ds__m.leaving);
+    if (!ds__m.closing) { /* ds_shutdown ends pools before graphs */
+        atomic_fetch_sub(&p->graphs, 1);
+        ds__mpool_disown(p);
+    }
+    pthread_mutex_unlock(&ds__m.leaving);
 }
 
 /* What is allocated in a pool by name while the stream captures stays as long as the graph. */
 static ds_result ds__capture_keep(ds__stream *s, ds__mpool *p) {
     ds__capture_wish wish = { p->dev, p };
     void *kept = NULL;
-    return ds__capture_attachment(s, p, ds__capture_pool_make, &wish, ds__capture_pool_release, &kept);
+    return ds__capture_attachment(s, p, ds__capture_pool_make, &wish, ds__capture_pool_release, NULL, &kept);
 }
 
 /* The pool of the capture that a stream is in; NULL: it does not capture. */
@@ -4795,7 +5093,7 @@ static ds_result ds__capture_pool_of(ds__stream *s, ds__mpool **out) {
     ds__capture_wish wish = { dev, NULL };
     void *p = NULL;
     if (!dev) return ds__mem_error();
-    ds_result r = ds__capture_attachment(s, dev, ds__capture_pool_make, &wish, ds__capture_pool_release, &p);
+    ds_result r = ds__capture_attachment(s, dev, ds__capture_pool_make, &wish, ds__capture_pool_release, NULL, &p);
     *out = p;
     return r;
 }
@@ -4814,7 +5112,7 @@ DSDEF ds_result (ds_capture_pool)(ds_stream stream, ds_pool pool) {
     ds__capture_wish wish = { p->dev, p };
     void *got = NULL;
     ds_result r = p->dev != ds__mem_device(s->device) ? ds__fail(DS_ERR_DEVICE_MISMATCH, "the pool and the stream belong to different devices")
-                                                      : ds__capture_attachment(s, p->dev, ds__capture_pool_make, &wish, ds__capture_pool_release, &got);
+                                                      : ds__capture_attachment(s, p->dev, ds__capture_pool_make, &wish, ds__capture_pool_release, NULL, &got);
     if (r == DS_OK && !got) r = ds__fail(DS_ERR_ILLEGAL_STATE, "the stream does not capture");
     else if (r == DS_OK && got != p) r = ds__fail(DS_ERR_ILLEGAL_STATE, "the capture has allocated already");
     ds__stream_unpin(s);
@@ -5218,63 +5516,10 @@ static void ds__mprocess(ds__pen *p, unsigned pid, unsigned long long bytes) {
     else ds__pen_print(p, "process %10u uses %12.3f MB GPU memory\n", pid, (double)bytes / (double)DS__MIB);
 }
 
-#ifdef DEVSTREAM_CUDA
-#include <dlfcn.h>
-
-/* NVML is the driver's library, loaded while it is asked. Its types as in nvml.h: a device is a pointer, a result an int. */
+/* As in nvml.h. */
 typedef struct ds__nvml_process { unsigned pid; unsigned long long bytes; unsigned gpu_instance, compute_instance; } ds__nvml_process;
 typedef struct ds__nvml_process_v1 { unsigned pid; unsigned long long bytes; } ds__nvml_process_v1;
-typedef struct ds__nvml {
-    void *library;
-    int (*init)(void);
-    int (*shutdown)(void);
-    int (*by_uuid)(const char *uuid, void **out);
-    int (*by_pci)(const char *pci, void **out);
-    int (*processes)(void *device, unsigned *count, void *out);
-    const char *(*text)(int code);
-    int old;                      /* 1: processes gives ds__nvml_process_v1 */
-} ds__nvml;
-enum { DS__NVML_TOO_SMALL = 7 };
 
-static int ds__nvml_get(void *library, const char *name, void *fn) {
-    void *found = dlsym(library, name);
-    memcpy(fn, &found, sizeof found);
-    return found != NULL;
-}
-/* NULL, or why not. */
-static const char *ds__nvml_load(ds__nvml *n, const char *path) {
-    memset(n, 0, sizeof *n);
-    n->library = dlopen(path, 2 /* RTLD_NOW */);
-    if (!n->library) return "it cannot be loaded";
-    int all = ds__nvml_get(n->library, "nvmlInit_v2", &n->init) & ds__nvml_get(n->library, "nvmlShutdown", &n->shutdown) &
-              ds__nvml_get(n->library, "nvmlDeviceGetHandleByUUID", &n->by_uuid) & ds__nvml_get(n->library, "nvmlErrorString", &n->text);
-    ds__nvml_get(n->library, "nvmlDeviceGetHandleByPciBusId_v2", &n->by_pci);
-    if (!ds__nvml_get(n->library, "nvmlDeviceGetComputeRunningProcesses_v3", &n->processes) &&
-        !ds__nvml_get(n->library, "nvmlDeviceGetComputeRunningProcesses_v2", &n->processes)) {
-        n->old = 1;
-        all &= ds__nvml_get(n->library, "nvmlDeviceGetComputeRunningProcesses", &n->processes);
-    }
-    int code = all ? n->init() : 0;
-    if (all && code == 0) return NULL;
-    const char *why = all ? "it cannot be initialised" : "it lacks functions";
-    dlclose(n->library);
-    return why;
-}
-/* A device that is a part of a GPU has a uuid of its own. */
-static int ds__nvml_device(const ds__nvml *n, const ds_device_properties *properties, void **out) {
-    static const char *const kinds[] = { "GPU-", "MIG-" };
-    char uuid[41];
-    int code = 0;
-    for (int i = 0; i < 2; i++) {
-        int at = snprintf(uuid, sizeof uuid, "%s", kinds[i]);
-        for (int k = 0; k < 16; k++) {
-            int dash = k == 4 || k == 6 || k == 8 || k == 10;
-            at += snprintf(uuid + at, sizeof uuid - (size_t)at, dash ? "-%02x" : "%02x", properties->uuid[k]);
-        }
-        if ((code = n->by_uuid(uuid, out)) == 0) return 0;
-    }
-    return n->by_pci && properties->pci[0] ? n->by_pci(properties->pci, out) : code;
-}
 static int ds__nvml_write(const ds__nvml *n, void *device, ds__pen *p) {
     unsigned room = 64, count = 0;
     int code = DS__NVML_TOO_SMALL;
@@ -5294,28 +5539,21 @@ static int ds__nvml_write(const ds__nvml *n, void *device, ds__pen *p) {
     return code;
 }
 static ds_result ds__mprocesses_cuda(ds_device device, ds__pen *p) {
-    const char *path = getenv("DEVSTREAM_NVML");
     ds_device_properties properties;
-    ds__nvml n;
+    const char *why;
     void *handle = NULL;
     ds_result r = ds__driver_of(device)->device_properties(device.index, &properties);
     if (r < 0) return r;
-    if (!path || !*path) path = "libnvidia-ml.so.1";
-    const char *why = ds__nvml_load(&n, path);
-    if (why) {
-        ds__pen_print(p, "processes are unknown: NVML (%s) tells them, and %s\n", path, why);
+    const ds__nvml *n = ds__nvml_open(&why);
+    if (!n) {
+        ds__pen_print(p, "processes are unknown: NVML (%s) tells them, and %s\n", ds__nvml_path(), why);
         return DS_OK;
     }
-    int code = ds__nvml_device(&n, &properties, &handle);
-    if (code == 0) code = ds__nvml_write(&n, handle, p);
-    if (code != 0) ds__pen_print(p, "processes are unknown: NVML says %d (%s)\n", code, n.text(code));
-    n.shutdown();
-    dlclose(n.library);
+    int code = ds__nvml_device(n, &properties, &handle);
+    if (code == 0) code = ds__nvml_write(n, handle, p);
+    if (code != 0) ds__pen_print(p, "processes are unknown: NVML says %d (%s)\n", code, n->text(code));
     return DS_OK;
 }
-#else
-static ds_result ds__mprocesses_cuda(ds_device device, ds__pen *p) { (void)device; (void)p; return DS_OK; } /* there is no such device */
-#endif
 
 static void ds__share_list(ds_device device, ds__pen *p);
 
@@ -6066,9 +6304,11 @@ static void ds__snap_history(ds__snap *s, ds__sdevice *d, ds__mdevice *dev) {
     d->count = n < have ? (size_t)n : have;
     for (size_t i = 0; i < d->count; i++) d->events[i] = dev->history[(n - d->count + i) % dev->history_room];
     ds__lock_give(&dev->history_lock);
+    for (size_t i = 1; i < d->count; i++) /* who took the time may have waited long for the turn */
+        if (d->events[i].time_ns < d->events[i - 1].time_ns) d->events[i].time_ns = d->events[i - 1].time_ns;
     uint64_t from = d->count ? d->events[0].time_ns : 0, from_ns = d->count ? ds__ticks_ns(from) : 0, to = d->count ? d->events[d->count - 1].time_ns : 0;
     double scale = to > from ? (double)(ds__ticks_ns(to) - from_ns) / (double)(to - from) : 0; /* one for all, so that their order stays */
-    for (size_t i = 0; i < d->count; i++) d->events[i].time_ns = from_ns + (d->events[i].time_ns > from ? (uint64_t)((double)(d->events[i].time_ns - from) * scale) : 0);
+    for (size_t i = 0; i < d->count; i++) d->events[i].time_ns = from_ns + (uint64_t)((double)(d->events[i].time_ns - from) * scale);
 }
 
 /* Names what the events point to, and keeps those of one pool if one is asked for. `lock` is held: no annotation goes away. */
@@ -7578,7 +7818,7 @@ DSDEF ds_result (ds_pinned_record_use)(void *ptr, ds_stream stream) {
         DS__REQUIRE(ds__pinned_known(ptr), "%p is in no block of pinned memory that is allocated", ptr);
         ds__stream *s = ds__stream_pin(stream);
         if (!s) return DS_ERR_INVALID_HANDLE;
-        ds_result r = ds__capture_attachment(s, &ds__host, ds__hold_make, NULL, ds__hold_release, &hold);
+        ds_result r = ds__capture_attachment(s, &ds__host, ds__hold_make, NULL, ds__hold_release, NULL, &hold);
         ds__stream_unpin(s);
         if (r < 0) return r;
         if (hold) return ds__pinned_hold(ptr, hold);
@@ -8912,7 +9152,7 @@ static void ds__mem_end(ds__mdevice *dev) {
 
 /* Called by ds_shutdown when all work is done. */
 static void ds__mem_shutdown(void) {
-    atomic_store(&ds__m.closing, 1);
+    ds__mem_closing(1);
     ds__share_shutdown();
     ds__pinned_shutdown();
     ds__snapshot_shutdown();

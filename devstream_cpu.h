@@ -7,6 +7,8 @@
    bugs: work is asynchronous, streams run side by side, an operation starts only when what it waits for is done, a
    failure is sticky for its device, and a copy that touches pageable memory blocks, as on a GPU.
 
+   With the description of another machine (ds_cpu_fabric) it takes that one's time, on a virtual clock.
+
    Options: fill a ds_cpu_desc and hand it to ds_init, or set the environment variables in brackets.
    Contents: options and counters; implementation (sections below).
    Licence: MIT or public domain, at your choice; see the end of this file. */
@@ -21,6 +23,9 @@
 extern "C" {
 #endif
 
+/** Most virtual devices. */
+#define DS_CPU_MAX_DEVICES 160
+
 enum {
     DS_CPU_INLINE = 1,  /**< every call runs its work before it returns, for debugging [DEVSTREAM_CPU_INLINE=1] */
     DS_CPU_NO_SPIN = 2, /**< threads sleep at once instead of spinning for a few tens of microseconds first */
@@ -28,9 +33,60 @@ enum {
                                 see ds_capture_mode) are allowed */
 };
 
+/* A fabric describes a machine that is not here: the links between devices and how fast they are. With one the driver has a virtual
+   clock, in nanoseconds from 0. Everything is done as without, in an order and at times that follow from the description alone, so that
+   schedules can be measured exactly and the same on every run, for machines of any kind.
+
+   When work runs. It is held back until a thread of the program waits for something (also ds_event_query and ds_stream_query do, until
+   nothing more can be done without the program). Then operations run, one at a time, until that is done, and the clock goes on to the
+   moment at which it was. What is submitted counts as submitted at the clock of the call, so all that is submitted between two waits
+   begins together. When nothing more can run although somebody waits, the clock goes on to the end of all that ran. Work is not held
+   back for ever: when for some tenths of a second no call has come, or more than a million operations are queued, all of it runs.
+
+   In which order. An operation is ready when the one before it on its stream is done, and what that stream waited for, but not before
+   it was submitted. Of all ready operations the one that was ready first comes next, of several the one whose stream was created first.
+   It starts when all that it needs is free of operations that came earlier, and nothing that comes later can delay it.
+
+   How long it takes.
+   - A copy from a to b, either of which may be the host, needs a copy engine of its stream's device and every link of the route from a to b.
+     It starts when one of the engines and all the links are free. It holds the engine for engine_ns + bytes / the slowest link's bytes_per_s,
+     each link for bytes / its own bytes_per_s (so two copies share a fast link ahead of two slow ones), and is done latency_ns after it gives
+     the engine back: the latency holds nothing, and a copy on another stream overlaps it.
+   - Without a direct route between two devices the copy is two, one after the other, from a to the host by an engine of a and from there to b
+     by one of b.
+   - Copies within a device, fills of its memory, and kernels with ds_kernel_desc.bytes_fn, which the library's own have, take the bytes
+     that they read and write / memory_bytes_per_s; one at a time on a device, without engine or link. Other kernels take no time.
+   - Host functions, records, waits, and what only touches host memory take no time. While a host function runs the clock stands, unless it
+     takes longer than some hundredths of a second: then it may be waiting for something, others go on, and times depend on it.
+   Bytes / a speed is the nearest number of nanoseconds to bytes * 1e9 / bytes_per_s, at least 1. Times of events (ds_event_elapsed_ms) are
+   the clock's. One worker runs everything, so kernels that wait for each other never end. */
+
+/** The way of a copy from one device, or from the host, to another. */
+typedef struct ds_cpu_route {
+    int64_t latency_ns; /**< from the end of the transfer until the copy is done */
+    int direct;         /**< between devices: 1: the first reaches the second (ds_device_can_access_peer); 0: copies go through the host */
+    size_t hops;        /**< links on the way */
+    const int *link;    /**< their indices, each once */
+} ds_cpu_route;
+
+enum { DS_CPU_DRY = 1 /**< copies, fills, and kernels with bytes_fn take their time but do nothing; device memory is address space that
+                           costs nothing until it is touched, and without a memory_limit each device has 256 GiB of it */ };
+
+/** The links between devices; see above. */
+typedef struct ds_cpu_fabric {
+    int devices;                    /**< of which it is; ds_cpu_desc.devices is the same or 0 */
+    size_t links;                   /**< number of links, each of one direction */
+    const double *link_bytes_per_s; /**< of each link, at least 1 */
+    const ds_cpu_route *route;      /**< (devices + 1) x (devices + 1), row: from, column: to; index `devices` is host memory */
+    int engines;                    /**< copy engines of each device, up to 64; 0: 3 */
+    int64_t engine_ns;              /**< for which a copy holds its engine besides the transfer; 0: 1500 */
+    double memory_bytes_per_s;      /**< of a device's memory, read and written; 0: 2e12 */
+    unsigned flags;                 /**< DS_CPU_DRY or 0 */
+} ds_cpu_fabric;
+
 /** Options of the CPU driver; zero means default. */
 typedef struct ds_cpu_desc {
-    int devices;                      /**< virtual devices, 1 to 64; 0: 1 [DEVSTREAM_CPU_DEVICES] */
+    int devices;                      /**< virtual devices, 1 to DS_CPU_MAX_DEVICES; 0: 1 [DEVSTREAM_CPU_DEVICES] */
     int workers;                      /**< threads that run copies, fills and kernels, 1 to 256; 0: one per processor, at
                                            least 2 [DEVSTREAM_CPU_WORKERS] */
     size_t memory_limit;              /**< bytes of each device; 0: the machine's memory */
@@ -38,6 +94,9 @@ typedef struct ds_cpu_desc {
     unsigned flags;                   /**< DS_CPU_* */
     uint64_t seed;                    /**< not 0: a scheduler that takes ready streams in a random order drawn from this seed,
                                            one operation at a time, to bring out ordering bugs [DEVSTREAM_CPU_SEED] */
+    const ds_cpu_fabric *fabric;      /**< NULL: none; else a virtual clock with modelled links: workers and what the environment says of
+                                           devices, inline mode and seed have no effect, and peer_access, DS_CPU_INLINE and seed must
+                                           not be given; copied by ds_init */
 } ds_cpu_desc;
 
 /** Counters of the CPU driver since it was initialised, for tests and reports. */
@@ -54,6 +113,10 @@ typedef struct ds_cpu_stats {
 
 /** Reads the counters; zeros before first use. Any thread, also while work runs. */
 DSDEF DS_MUST_USE ds_result ds_cpu_get_stats(ds_cpu_stats *out);
+
+/** The virtual time now, in nanoseconds: all that the program has waited for so far was done by then. Runs nothing itself.
+    DS_ERR_UNSUPPORTED without a fabric. */
+DSDEF DS_MUST_USE ds_result ds_cpu_clock(int64_t *out_ns);
 
 #ifdef __cplusplus
 }
@@ -88,18 +151,26 @@ enum {
     DS__CPU_POLL_NS = 20000,         /* how long a worker polls before it sleeps */
     DS__CPU_WAIT_SPIN_NS = 40000,    /* how long a host thread spins before it sleeps */
     DS__CPU_LONG_NS = 5000,          /* an operation expected to take longer does not keep others waiting */
-    DS__CPU_SPLIT_NS = 40000,        /* the rest of a kernel is split when it is expected to take longer */
+    DS__CPU_SPLIT_NS = 2000,         /* the rest of a kernel is split among threads that are awake when it is expected to take longer */
+    DS__CPU_CALL_NS = 40000,         /* and others are woken for it when it takes that long */
+    DS__CPU_FIRST_NS = 20000,        /* of a kernel that is known, about so much is run to see how long it takes now */
     DS__CPU_NESTED = 4,              /* streams that a thread runs inside of one another */
     DS__CPU_BATCH = 256,             /* operations after which a worker looks at the other ready streams */
     DS__CPU_TICK_NS = 1000000,
     DS__CPU_STREAM_BATCH = 64,       /* operations that a look at a streaming producer should find */
     DS__CPU_STREAM_PAUSES = 400,     /* longest wait between such looks, some microseconds */
-    DS__CPU_MAX_DEVICES = 64
+    DS__CPU_HOST_NS = 30000000,      /* virtual clock: how long it stands for a host function */
+    DS__CPU_ASK_NS = 200000,         /* and a query waits this long, so many times */
+    DS__CPU_ASKS = 100,
+    DS__CPU_STALL_TICKS = 200,       /* and without a call for so long, all work runs */
+    DS__CPU_HELD = 1 << 20           /* or when so many operations are held back */
 };
-#define DS__CPU_SPLIT_BYTES ((size_t)256 << 10)  /* copies and fills from here on are split */
-#define DS__CPU_PIECE_BYTES ((size_t)128 << 10)
+#define DS__CPU_SPLIT_BYTES ((size_t)64 << 10)   /* copies and fills from here on are split among threads that are awake */
+#define DS__CPU_CALL_BYTES ((size_t)2 << 20)     /* and others are woken for them from here on */
+#define DS__CPU_PIECE_BYTES ((size_t)128 << 10)  /* at most, and a quarter of what is to be done */
 #define DS__CPU_STREAM_BYTES ((size_t)32 << 20)  /* from here on stores go around the caches; below they lose */
 #define DS__CPU_STREAM_PIECE ((size_t)1 << 20)
+#define DS__CPU_DRY_BYTES ((size_t)1 << 20)
 
 typedef struct ds__cpu_stream ds__cpu_stream;
 typedef struct ds__cpu_lane ds__cpu_lane;
@@ -191,7 +262,17 @@ struct ds__cpu_stream {
     struct ds__cpu_launch *launch;   /* that it runs, and its number before the first operation of it */
     uint64_t lane_base;
     ds__cpu_lane *shared;            /* where it tells other processes how far it is; under the boards' mutex */
+    struct ds__cpu_virtual *virt;    /* NULL: no virtual clock, or a proxy */
 };
+
+/* A stream's virtual time. */
+typedef struct ds__cpu_virtual {
+    int64_t time;                    /* when its next operation is ready, as far as is known; who has the stream writes it */
+    _Atomic int64_t end;             /* when operation `done` was */
+    int64_t put;                     /* the clock at the last submission; under the producer's lock */
+    uint64_t born;                   /* how many streams were made before it */
+    int leg;                         /* 1: the first of the two legs of its next operation is over */
+} ds__cpu_virtual;
 
 typedef struct ds__cpu_device {
     ds__lock lock;                   /* of the list */
@@ -242,6 +323,7 @@ static struct {
     int devices, workers, processors, no_spin, is_inline, is_lax, spin_limit;
     uint64_t seed;
     unsigned char *peers;
+    const ds_cpu_fabric *fabric;     /* the kept one, without zeros */
     ds__cpu_device *device;
     ds__cpu_worker *worker;
     int started, workers_started;
@@ -262,6 +344,7 @@ static struct {
     _Atomic int quit;
     char pad1[64];
     _Atomic int hurry;               /* host threads that wait: no pause between looks */
+    _Atomic int asleep;              /* those of them that sleep: they join nothing */
     char pad2[64];
     /* host functions */
     _Atomic int host_threads;
@@ -294,8 +377,20 @@ static struct {
     _Atomic uint32_t watch_word;     /* the watcher sleeps on it */
     _Atomic int watch_quit;
     struct ds__cpu_share *shares;    /* memory that other processes can open */
+    /* the virtual clock */
+    int64_t *link_free, *engine_free, *memory_free; /* until when they are held; the worker's */
+    int64_t latest;                  /* the last end of all that ran; the worker's */
+    _Atomic int64_t clock;
+    _Atomic int wanted;              /* host threads that wait for something that is not done */
+    _Atomic int run_all;             /* nobody waits, but what is held back runs all the same */
+    _Atomic int host_busy;           /* streams at a thread for host functions; and how many the clock does not stand for any more */
+    int host_stuck;
+    _Atomic uint32_t rests;          /* counts how often nothing more could run */
+    _Atomic uint64_t born, puts, passed; /* streams made; operations put on streams, and passed by them */
     _Atomic uint64_t staged, inlined, helped, other_operations;
 } ds__cpu;
+/* 1: the order of operations, or what links between devices take, is what the program is run for. */
+static inline int ds__cpu_explores(void) { return ds__cpu.seed || ds__cpu.fabric; }
 
 static const ds__driver ds__cpu_driver;
 static void ds__cpu_push_ready(ds__cpu_stream *s);
@@ -403,6 +498,7 @@ static size_t ds__cpu_op_bytes(const ds__op *op) {
         [DS__OP_NODE_WAIT] = offsetof(ds__op, u) + sizeof ((ds__op *)0)->u.wait,
         [DS__OP_SHARED_RECORD] = offsetof(ds__op, u) + sizeof ((ds__op *)0)->u.shared,
         [DS__OP_FREE] = offsetof(ds__op, u) + sizeof ((ds__op *)0)->u.memory,
+        [DS__OP_CLOCK] = offsetof(ds__op, u) + sizeof ((ds__op *)0)->u.clock,
     };
     size_t n = op->kind == DS__OP_KERNEL ? DS__CPU_ARGS_AT + op->u.kernel.args_size : size[op->kind];
     return (n + 15) & ~(size_t)15;
@@ -443,12 +539,18 @@ static inline void ds__cpu_copy_args(char *to, const char *from, size_t size) {
     for (; size; size--) *to++ = *from++;
 }
 
+static ds_result ds__cpu_put_clock(ds__cpu_stream *s);
+
 /* Queues a copy of the operation; the producer's lock is held. */
 static ds_result ds__cpu_put(ds__cpu_stream *s, const ds__op *op) {
+    if (DS__UNLIKELY(ds__cpu.fabric != NULL) && op->kind != DS__OP_CLOCK) {
+        ds_result r = ds__cpu_put_clock(s);
+        if (r < 0) return r;
+    }
     ds__op *q = ds__cpu_room(s, ds__cpu_op_bytes(op));
     if (DS__UNLIKELY(!q)) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to queue the operation");
     if (op->kind == DS__OP_KERNEL) {
-        q->kind = op->kind; q->flags = op->flags; q->line = op->line; q->file = op->file;
+        q->kind = op->kind; q->flags = op->flags; q->places = op->places; q->line = op->line; q->file = op->file;
         q->u.kernel.kernel = op->u.kernel.kernel;
         q->u.kernel.items = op->u.kernel.items;
         q->u.kernel.args_size = op->u.kernel.args_size;
@@ -460,6 +562,58 @@ static ds_result ds__cpu_put(ds__cpu_stream *s, const ds__op *op) {
     /* seq_cst against ds__cpu_go_idle: either it sees this operation or the caller sees IDLE */
     atomic_store(&s->submitted, n);
     return DS_OK;
+}
+
+/* ---- >>cpu virtual clock: who comes next ------------------------------------------------------------------------------- */
+
+/* The worker runs only while somebody wants something; the monitor sees to it that this is not never. */
+static void ds__cpu_wake_worker(void);
+static void ds__cpu_wake_monitor(void);
+static int ds__cpu_held(void) { return atomic_load(&ds__cpu.wanted) <= 0 && !atomic_load(&ds__cpu.run_all); }
+static void ds__cpu_virtual_ready(void) {
+    if (ds__cpu_held()) ds__cpu_wake_monitor(); else ds__cpu_wake_worker();
+}
+
+/* The ready streams are a pairing heap then: the first stands in ready_head[0], a stream's `prev` is the first of those below it, and `next`
+   the next one beside it. The pool's lock is held. */
+static ds__cpu_stream *ds__cpu_heap_join(ds__cpu_stream *a, ds__cpu_stream *b) {
+    if (!a || !b) return a ? a : b;
+    if (b->virt->time < a->virt->time || (b->virt->time == a->virt->time && b->virt->born < a->virt->born)) {
+        ds__cpu_stream *swap = a;
+        a = b;
+        b = swap;
+    }
+    b->next = a->prev;
+    a->prev = b;
+    return a;
+}
+static void ds__cpu_heap_add(ds__cpu_stream *s) {
+    s->queued = 1;
+    s->prev = s->next = NULL;
+    ds__cpu.ready_head[0] = ds__cpu_heap_join(ds__cpu.ready_head[0], s);
+    atomic_store(&ds__cpu.ready_mask, 1);
+}
+static ds__cpu_stream *ds__cpu_heap_take(void) {
+    ds__cpu_stream *first = ds__cpu.ready_head[0], *pairs = NULL, *rest = NULL;
+    for (ds__cpu_stream *a = first->prev, *b, *next; a; a = next) { /* two by two, and then all of these */
+        b = a->next;
+        next = b ? b->next : NULL;
+        a->next = NULL;
+        if (b) b->next = NULL;
+        a = ds__cpu_heap_join(a, b);
+        a->next = pairs;
+        pairs = a;
+    }
+    while (pairs) {
+        ds__cpu_stream *next = pairs->next;
+        pairs->next = NULL;
+        rest = ds__cpu_heap_join(rest, pairs);
+        pairs = next;
+    }
+    first->queued = 0;
+    ds__cpu.ready_head[0] = rest;
+    if (!rest) atomic_store(&ds__cpu.ready_mask, 0);
+    return first;
 }
 
 /* ---- >>cpu lock-free: idle, ready, parked, asleep ----------------------------------------------------------------- */
@@ -482,6 +636,7 @@ static void ds__cpu_wake_monitor(void) {
 
 /* The pool's lock is held; the stream's state is READY. */
 static void ds__cpu_link_ready(ds__cpu_stream *s) {
+    if (DS__UNLIKELY(ds__cpu.fabric != NULL)) { ds__cpu_heap_add(s); return; }
     int level = atomic_load_explicit(&s->level, memory_order_relaxed);
     s->queued = 1;
     s->queued_level = level;
@@ -507,6 +662,7 @@ static void ds__cpu_push_ready(ds__cpu_stream *s) {
     ds__lock_take(&ds__cpu.lock);
     ds__cpu_link_ready(s);
     ds__lock_give(&ds__cpu.lock);
+    if (DS__UNLIKELY(ds__cpu.fabric != NULL)) { ds__cpu_virtual_ready(); return; }
     if (atomic_load(&ds__cpu.lookers) == 0 && atomic_load(&ds__cpu.parked) > 0) ds__cpu_wake_worker();
 }
 
@@ -516,15 +672,17 @@ static ds__cpu_stream *ds__cpu_pop_ready(void) {
     ds__cpu_stream *s = NULL;
     ds__lock_take(&ds__cpu.lock);
     uint32_t mask = atomic_load_explicit(&ds__cpu.ready_mask, memory_order_relaxed);
-    if (mask) {
+    if (DS__UNLIKELY(mask && ds__cpu.fabric)) {
+        s = ds__cpu_heap_take();
+    } else if (mask) {
         s = ds__cpu.ready_head[__builtin_ctz(mask)];
         if (ds__cpu.seed) {
             ds__cpu.random = ds__cpu.random * 6364136223846793005u + 1442695040888963407u;
             for (uint64_t n = ds__cpu.random >> 61; n && s->next; n--) s = s->next;
         }
         ds__cpu_unlink_ready(s);
-        atomic_store_explicit(&s->state, DS__CPU_RUNNING, memory_order_relaxed);
     }
+    if (s) atomic_store_explicit(&s->state, DS__CPU_RUNNING, memory_order_relaxed);
     ds__lock_give(&ds__cpu.lock);
     return s;
 }
@@ -549,6 +707,7 @@ static inline void ds__cpu_kick(ds__cpu_stream *s) {
 }
 
 static void ds__cpu_recycle(ds__cpu_stream *s);
+static ds__op *ds__cpu_head(ds__cpu_stream *s);
 
 /* The caller owns the stream (RUNNING, or POLLED by a successful exchange) and has emptied it. */
 static void ds__cpu_go_idle(ds__cpu_stream *s) {
@@ -595,6 +754,7 @@ static void ds__cpu_push_woken(ds__cpu_waiter *woken) {
         count++;
     }
     ds__lock_give(&ds__cpu.lock);
+    if (DS__UNLIKELY(ds__cpu.fabric != NULL)) { ds__cpu_virtual_ready(); return; }
     int parked = atomic_load(&ds__cpu.lookers) == 0 ? atomic_load(&ds__cpu.parked) : 0;
     if (parked == 0) return;
     atomic_fetch_add(&ds__cpu.wake_word, 1);
@@ -613,6 +773,7 @@ __attribute__((noinline)) static void ds__cpu_notify(ds__cpu_stream *s) {
         if (w->flag) {
             /* The sleeper may go on, and its waiter with it, as soon as the flag is set. */
             _Atomic uint32_t *flag = w->flag;
+            if (DS__UNLIKELY(ds__cpu.fabric != NULL)) atomic_fetch_sub(&ds__cpu.wanted, 1);
             atomic_store_explicit(flag, 1, memory_order_release);
             ds__futex_wake(flag, 1);
         } else { /* the last one in the list has waited longest */
@@ -681,10 +842,19 @@ static inline int ds__cpu_has_work(ds__cpu_stream *s) {
     return atomic_load_explicit(&s->submitted, memory_order_relaxed) != atomic_load_explicit(&s->done, memory_order_relaxed);
 }
 
+/* The caller owns the stream (RUNNING). When its next operation waits for what is not done it is parked, and nobody needs to be woken for it;
+   1: so it is, and is the caller's no more. */
+static int ds__cpu_park_waiting(ds__cpu_stream *s) {
+    if (ds__cpu.seed || atomic_load_explicit(&s->submitted, memory_order_acquire) == atomic_load_explicit(&s->done, memory_order_relaxed)) return 0;
+    const ds__op *op = ds__cpu_head(s);
+    return op->kind == DS__OP_WAIT && atomic_load_explicit(&((ds__cpu_stream *)op->u.wait.stream)->done, memory_order_acquire) < op->u.wait.upto &&
+           ds__cpu_park(s, op->u.wait.stream, op->u.wait.upto);
+}
+
 /* Lets go of a polled stream; whoever else took it meanwhile keeps it. */
 static void ds__cpu_unpoll(ds__cpu_stream *s) {
     uint32_t polled = DS__CPU_POLLED;
-    if (atomic_compare_exchange_strong(&s->state, &polled, DS__CPU_RUNNING)) ds__cpu_go_idle(s);
+    if (atomic_compare_exchange_strong(&s->state, &polled, DS__CPU_RUNNING) && !ds__cpu_park_waiting(s)) ds__cpu_go_idle(s);
 }
 /* <<cpu lock-free */
 
@@ -765,8 +935,8 @@ static void ds__cpu_job_run(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_job *j
        workers are called, but no more threads than processors: one too many, and a piece waits for a time slice. */
     ds__cpu_job_work(job, w != NULL, 0, 2);
     int parked = atomic_load(&ds__cpu.parked);
-    int wanted = ds__cpu.processors - (ds__cpu.workers - parked) - atomic_load_explicit(&ds__cpu.hurry, memory_order_relaxed) -
-                 (w == NULL && atomic_load_explicit(&ds__cpu.hurry, memory_order_relaxed) == 0);
+    int waiting = atomic_load_explicit(&ds__cpu.hurry, memory_order_relaxed), looking = waiting - atomic_load_explicit(&ds__cpu.asleep, memory_order_relaxed);
+    int wanted = ds__cpu.processors - (ds__cpu.workers - parked) - (looking > 0 ? looking : 0) - (w == NULL && waiting == 0);
     if (call_workers && parked > 0 && wanted > 0) {
         atomic_fetch_add(&ds__cpu.wake_word, 1);
         ds__futex_wake(&ds__cpu.wake_word, wanted < parked ? wanted : parked);
@@ -833,6 +1003,49 @@ static void ds__cpu_copy_part(const ds__op *op, size_t first, size_t count, int 
     }
 }
 
+/* One source to several destinations, which is read once: a kernel of the library's own, whose items are pieces. */
+enum { DS__CPU_SPREAD = 8, DS__CPU_SPREAD_ITEM = 16 << 10 };
+typedef struct ds__cpu_spread_args { char *dst[DS__CPU_SPREAD]; const char *src; size_t count, bytes; } ds__cpu_spread_args;
+
+/* From one place to bytes `at` and on of several, past the caches; line by line, so that each is read once and the stores of all go on side by side. Returns the bytes
+   that are done: the rest, or all where addresses do not allow it, is the caller's. */
+static size_t ds__cpu_stream_spread(char *const *dst, size_t count, size_t at, const char *src, size_t n) {
+    size_t done = 0;
+#if defined(__x86_64__) && !defined(DS__SANITIZED)
+    for (size_t d = 0; d < count; d++)
+        if ((uintptr_t)(dst[d] + at) & 15) return 0;
+    for (; done + 128 <= n; done += 128) {
+        char *const *to = dst;
+        __asm__ __volatile__(
+            "movdqu 0(%1), %%xmm0\n\tmovdqu 16(%1), %%xmm1\n\tmovdqu 32(%1), %%xmm2\n\tmovdqu 48(%1), %%xmm3\n\t"
+            "movdqu 64(%1), %%xmm4\n\tmovdqu 80(%1), %%xmm5\n\tmovdqu 96(%1), %%xmm6\n\tmovdqu 112(%1), %%xmm7\n"
+            "1:\n\tmovq (%0), %%rax\n\taddq %3, %%rax\n\t"
+            "movntdq %%xmm0, 0(%%rax)\n\tmovntdq %%xmm1, 16(%%rax)\n\tmovntdq %%xmm2, 32(%%rax)\n\tmovntdq %%xmm3, 48(%%rax)\n\t"
+            "movntdq %%xmm4, 64(%%rax)\n\tmovntdq %%xmm5, 80(%%rax)\n\tmovntdq %%xmm6, 96(%%rax)\n\tmovntdq %%xmm7, 112(%%rax)\n\t"
+            "addq $8, %0\n\tcmpq %2, %0\n\tjne 1b"
+            : "+r"(to) : "r"(src + done), "r"(dst + count), "r"(at + done)
+            : "rax", "cc", "memory", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7");
+    }
+    __asm__ __volatile__("sfence" ::: "memory");
+#else
+    (void)dst; (void)count; (void)at; (void)src; (void)n;
+#endif
+    return done;
+}
+
+static int ds__cpu_spread_items(size_t first, size_t count, const void *args) {
+    const ds__cpu_spread_args *a = args;
+    size_t at = first * DS__CPU_SPREAD_ITEM, end = at + count * DS__CPU_SPREAD_ITEM < a->bytes ? at + count * DS__CPU_SPREAD_ITEM : a->bytes;
+    if (a->count * a->bytes >= DS__CPU_STREAM_BYTES) at += ds__cpu_stream_spread(a->dst, a->count, at, a->src + at, end - at);
+    while (at < end) {
+        size_t n = end - at < DS__CPU_SPREAD_ITEM ? end - at : DS__CPU_SPREAD_ITEM;
+        for (size_t d = 0; d < a->count; d++) memcpy(a->dst[d] + at, a->src + at, n);
+        at += n;
+    }
+    return 0;
+}
+DS__SEAM static ds__kernel ds__cpu_spread_kernel = { .cpu_fn = ds__cpu_spread_items, .args_size = sizeof(ds__cpu_spread_args), .grain = 1, .name = "copy to several devices", .ours = 1 };
+
 /* The same through a buffer, as when two GPUs cannot reach each other. */
 static void ds__cpu_copy_staged(const ds__op *op) {
     char stage[4096];
@@ -894,13 +1107,13 @@ static void ds__cpu_move(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op)
     } else {
         ds__cpu_job job;
         memset(&job, 0, sizeof job);
-        size_t piece = bytes >= DS__CPU_STREAM_BYTES ? DS__CPU_STREAM_PIECE : DS__CPU_PIECE_BYTES;
+        size_t piece = bytes >= DS__CPU_STREAM_BYTES ? DS__CPU_STREAM_PIECE : bytes >= 4 * DS__CPU_PIECE_BYTES ? DS__CPU_PIECE_BYTES : (bytes / 4 + 63) & ~(size_t)63;
         job.piece_fn = ds__cpu_part_piece;
         job.op = op;
         job.piece_items = op->kind == DS__OP_FILL ? piece / op->u.fill.value_size : piece;
         job.pieces = (elements + job.piece_items - 1) / job.piece_items;
         ds__cpu_long(w, 1);
-        ds__cpu_job_run(w, s, &job, bytes >= 8 * DS__CPU_SPLIT_BYTES);
+        ds__cpu_job_run(w, s, &job, bytes >= DS__CPU_CALL_BYTES);
     }
     ds__cpu_long(w, 0);
 }
@@ -917,7 +1130,9 @@ static void ds__cpu_kernel_piece(ds__cpu_job *job, size_t piece) {
 /* Runs the launch: its first items alone, to see how long the rest will take; the rest is split when it is long. */
 static int ds__cpu_kernel_items(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op, const void *args, uint64_t *out_item_ns) {
     ds__kernel *k = op->u.kernel.kernel;
-    size_t n = op->u.kernel.items, grain = k->grain ? k->grain : 1, first = n / 64 > grain ? n / 64 : grain;
+    size_t n = op->u.kernel.items, grain = k->grain ? k->grain : 1, first = n / 64, known = atomic_load_explicit(&k->item_ns, memory_order_relaxed);
+    if (known && first > DS__CPU_FIRST_NS / known) first = DS__CPU_FIRST_NS / known; /* the others are to join soon */
+    if (first < grain) first = grain;
     uint64_t start = ds__now_ns();
     if (first >= n) first = n;
     int status = k->cpu_fn(0, first, args);
@@ -934,7 +1149,7 @@ static int ds__cpu_kernel_items(ds__cpu_worker *w, ds__cpu_stream *s, const ds__
     job.first = first;
     job.piece_items = items > grain ? items : grain;
     job.pieces = (n - first + job.piece_items - 1) / job.piece_items;
-    ds__cpu_job_run(w, s, &job, 1);
+    ds__cpu_job_run(w, s, &job, each * (n - first) >= DS__CPU_CALL_NS);
     return atomic_load_explicit(&job.status, memory_order_relaxed);
 }
 
@@ -999,6 +1214,7 @@ static ds_result ds__cpu_host_ready(void) {
 
 /* The stream's next operation is the user's code: hands the stream over. */
 static void ds__cpu_to_host(ds__cpu_stream *s) {
+    atomic_fetch_add(&ds__cpu.host_busy, 1);
     ds__lock_take(&ds__cpu.lock);
     atomic_store(&s->state, DS__CPU_AT_HOST);
     s->next = NULL;
@@ -1028,6 +1244,121 @@ static void ds__cpu_host_op(ds__cpu_stream *s, const ds__op *op, uint64_t number
     }
     if (op->u.host.dtor_fn) op->u.host.dtor_fn(op->u.host.user);
     ds__tls.in_callback = outer;
+}
+
+/* ---- >>cpu virtual clock ------------------------------------------------------------------------------------------- */
+
+/* Policy. With a fabric there is one worker, which after each operation takes the ready stream whose time is the lowest. A stream's time is when its next
+   operation is ready, or earlier as long as waits, or notes of the clock (DS__OP_CLOCK), stand before that: those take no time and hold nothing, so it does no
+   harm that they are passed too early. Of what is done, only the last operation of a stream can have its end after the clock; all before that
+   began the next one, and the worker takes nothing that begins later than what it was asked for. So a token's time is needed only while it is the last. */
+
+/* The clock goes on to this time, if it is not there yet. */
+static void ds__cpu_clock_up(int64_t time) {
+    int64_t now = atomic_load(&ds__cpu.clock);
+    while (now < time && !atomic_compare_exchange_weak(&ds__cpu.clock, &now, time)) {}
+}
+
+/* When the number was passed; 0 when that is long ago: what came after it began at a time that the clock has passed, or who asks. */
+static int64_t ds__cpu_time_of(const ds__cpu_stream *s, uint64_t upto) {
+    return s->virt && atomic_load(&s->done) == upto ? atomic_load(&s->virt->end) : 0;
+}
+
+/* The stream comes after what `on` has passed. */
+static void ds__cpu_after(ds__cpu_stream *s, const ds__cpu_stream *on, uint64_t upto) {
+    if (DS__LIKELY(!s->virt)) return;
+    int64_t time = ds__cpu_time_of(on, upto);
+    if (s->virt->time < time) s->virt->time = time;
+}
+
+/* A time stamp, which is never 0. */
+static uint64_t ds__cpu_now(const ds__cpu_stream *s) { return DS__LIKELY(!s->virt) ? ds__now_ns() : (uint64_t)s->virt->time + 1; }
+
+static void ds__cpu_virtual_pass(ds__cpu_stream *s) {
+    atomic_store(&s->virt->end, s->virt->time);
+    if (s->kind != DS__STREAM_LANE) atomic_fetch_add_explicit(&ds__cpu.passed, 1, memory_order_relaxed);
+}
+
+/* An operation of the stream is put in; if the clock went on since the last one, the stream learns of it. */
+static ds_result ds__cpu_put_clock(ds__cpu_stream *s) {
+    int64_t now = atomic_load(&ds__cpu.clock);
+    uint64_t puts = atomic_fetch_add_explicit(&ds__cpu.puts, 1, memory_order_relaxed);
+    if ((puts & 4095) == 0 && puts - atomic_load_explicit(&ds__cpu.passed, memory_order_relaxed) > DS__CPU_HELD) {
+        atomic_store(&ds__cpu.run_all, 1);
+        ds__cpu_wake_worker();
+    }
+    if (s->virt->put == now) return DS_OK;
+    ds__op op = { .kind = DS__OP_CLOCK };
+    op.u.clock.ns = now;
+    ds_result r = ds__cpu_put(s, &op);
+    if (r < 0) return r;
+    s->virt->put = now;
+    atomic_fetch_add_explicit(&ds__cpu.puts, 1, memory_order_relaxed);
+    return r;
+}
+
+/* Nanoseconds for so many bytes: the nearest, but for any at least one, and at most eleven days. */
+static int64_t ds__cpu_spend(size_t bytes, double bytes_per_s) {
+    double ns = (double)bytes * 1e9 / bytes_per_s;
+    return ns < 1 ? bytes > 0 : ns < 1e15 ? (int64_t)(ns + 0.5) : 1000000000000000;
+}
+
+/* Bytes on the way from one place to another, by an engine of the device: when they are there. */
+static int64_t ds__cpu_transfer(int device, int from, int to, size_t bytes, int64_t ready) {
+    const ds_cpu_fabric *f = ds__cpu.fabric;
+    const ds_cpu_route *route = &f->route[from * (f->devices + 1) + to];
+    int64_t *engine = &ds__cpu.engine_free[device * f->engines], longest = 0;
+    for (int e = 1; e < f->engines; e++)
+        if (ds__cpu.engine_free[device * f->engines + e] < *engine) engine = &ds__cpu.engine_free[device * f->engines + e];
+    int64_t start = ready < *engine ? *engine : ready;
+    for (size_t i = 0; i < route->hops; i++)
+        if (start < ds__cpu.link_free[route->link[i]]) start = ds__cpu.link_free[route->link[i]];
+    for (size_t i = 0; i < route->hops; i++) {
+        int64_t ns = ds__cpu_spend(bytes, f->link_bytes_per_s[route->link[i]]);
+        ds__cpu.link_free[route->link[i]] = start + ns;
+        if (longest < ns) longest = ns;
+    }
+    *engine = start + f->engine_ns + longest;
+    return *engine + route->latency_ns;
+}
+
+/* So many bytes of the device's memory, read and written. */
+static int64_t ds__cpu_memory_time(int device, size_t bytes, int64_t ready) {
+    int64_t *at = &ds__cpu.memory_free[device];
+    if (*at < ready) *at = ready;
+    return *at += ds__cpu_spend(bytes, ds__cpu.fabric->memory_bytes_per_s);
+}
+
+/* Where an operand is, as the routes count. */
+static int ds__cpu_end_of(const ds__op *op, int operand) {
+    int place = ds__place_of(op, operand);
+    return place >= DS__AT_DEVICE ? place - DS__AT_DEVICE : ds__cpu.fabric->devices;
+}
+
+/* The stream's time goes on to the end of the operation. 1: only to the end of its first leg; it comes again. */
+static int ds__cpu_take_time(ds__cpu_stream *s, const ds__op *op) {
+    ds__cpu_virtual *v = s->virt;
+    int host = ds__cpu.fabric->devices, again = 0;
+    if (op->kind == DS__OP_CLOCK) {
+        if (v->time < op->u.clock.ns) v->time = op->u.clock.ns;
+    } else if (op->kind == DS__OP_KERNEL && op->u.kernel.kernel->bytes_fn) {
+        uint64_t bytes = op->u.kernel.kernel->bytes_fn(op->u.kernel.items, (const char *)op + DS__CPU_ARGS_AT);
+        v->time = ds__cpu_memory_time(s->device, (size_t)bytes, v->time);
+    } else if (op->kind == DS__OP_FILL && ds__cpu_end_of(op, DS__OP_DST) != host) {
+        v->time = ds__cpu_memory_time(ds__cpu_end_of(op, DS__OP_DST), ds__op_bytes(op), v->time);
+    } else if (op->kind == DS__OP_COPY) {
+        int from = ds__cpu_end_of(op, DS__OP_SRC), to = ds__cpu_end_of(op, DS__OP_DST);
+        int staged = from != to && from != host && to != host && !ds__cpu.fabric->route[from * (host + 1) + to].direct;
+        if (from == to && from != host) {
+            v->time = ds__cpu_memory_time(from, 2 * ds__op_bytes(op), v->time);
+        } else if (from != to) {
+            again = staged && !v->leg;
+            v->time = ds__cpu_transfer(!staged ? s->device : again ? from : to, staged && v->leg ? host : from, again ? host : to, ds__op_bytes(op), v->time);
+            v->leg = again;
+        }
+    }
+    if (ds__cpu.latest < v->time) ds__cpu.latest = v->time;
+    return again;
 }
 
 /* ---- >>cpu running a stream ----------------------------------------------------------------------------------------- */
@@ -1084,6 +1415,7 @@ static int ds__cpu_wait_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_strea
         !(who == DS__CPU_WORK && ds__cpu_run_first(w, s, on, upto)) && ds__cpu_park(s, on, upto)) return DS__CPU_GONE;
     ds__cpu_failure *f = ds__cpu_failed(on, upto);
     if (f) ds__cpu_fail_stream(s, f, number);
+    ds__cpu_after(s, on, upto);
     return DS__CPU_EMPTY;
 }
 
@@ -1098,17 +1430,21 @@ static int ds__cpu_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *op, uint64
         ds__cpu_failure *f = atomic_load_explicit(&ds__cpu.device[s->device].failure, memory_order_acquire);
         if (DS__UNLIKELY(f != NULL)) ds__cpu_fail_stream(s, f, number);
     }
-    int failed = atomic_load_explicit(&s->failure, memory_order_relaxed) != NULL;
+    int failed = atomic_load_explicit(&s->failure, memory_order_relaxed) != NULL, dry = 0;
+    if (DS__UNLIKELY(ds__cpu.fabric != NULL) && !failed && who == DS__CPU_WORK) {
+        if (ds__cpu_take_time(s, op)) return DS__CPU_MORE;
+        dry = (ds__cpu.fabric->flags & DS_CPU_DRY) != 0;
+    }
     switch (op->kind) {
     case DS__OP_KERNEL:
-        if (!failed) {
+        if (!failed && !(dry && op->u.kernel.kernel->bytes_fn)) {
             int status = ds__cpu_kernel(w, s, op);
             if (DS__UNLIKELY(status != 0)) ds__cpu_kernel_failed(s, op, status, number);
         }
         break;
     case DS__OP_COPY:
     case DS__OP_FILL:
-        if (!failed) ds__cpu_move(w, s, op);
+        if (!failed && !dry) ds__cpu_move(w, s, op);
         break;
     case DS__OP_HOST:
     case DS__OP_CALLBACK:
@@ -1117,7 +1453,7 @@ static int ds__cpu_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *op, uint64
         break;
     case DS__OP_RECORD: {
         ds__cpu_stamp *stamp = op->u.stamp.stamp;
-        if (!failed) atomic_store_explicit(&stamp->ns, ds__now_ns(), memory_order_release);
+        if (!failed) atomic_store_explicit(&stamp->ns, ds__cpu_now(s), memory_order_release);
         ds__cpu_stamp_give(stamp);
         break;
     }
@@ -1136,7 +1472,7 @@ static int ds__cpu_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *op, uint64
 
 /* A launch of one item of a kernel that has been short so far, and nothing has failed; now and then not, to measure it. */
 static inline int ds__cpu_is_short(const ds__cpu_stream *s, const ds__op *op, uint64_t number) {
-    if (op->kind != DS__OP_KERNEL || op->u.kernel.items != 1 || (number & 255u) == 0) return 0;
+    if (op->kind != DS__OP_KERNEL || op->u.kernel.items != 1 || (number & 255u) == 0 || ds__cpu.fabric) return 0;
     ds__kernel *k = op->u.kernel.kernel;
     return atomic_load_explicit(&k->runs, memory_order_relaxed) >= 4 &&
            atomic_load_explicit(&k->item_ns, memory_order_relaxed) <= DS__CPU_LONG_NS &&
@@ -1170,15 +1506,16 @@ static int ds__cpu_run_some(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto,
             unfenced = 0;
             uint32_t bytes = (uint32_t)ds__cpu_op_bytes(op);
             result = ds__cpu_step(w, s, op, number + 1, who);
-            if (DS__UNLIKELY(result == DS__CPU_GONE)) break;
+            if (DS__UNLIKELY(result != DS__CPU_EMPTY)) break;
             s->head_at += bytes;
+            if (DS__UNLIKELY(s->virt != NULL)) ds__cpu_virtual_pass(s);
             ds__cpu_pass(s, ++number);
         }
         count++;
         /* more urgent streams at once, others after a batch; what this worker polls itself is looked at every batch */
         uint32_t ready = atomic_load_explicit(&ds__cpu.ready_mask, memory_order_relaxed);
         int batch = (count & (DS__CPU_BATCH - 1)) == 0;
-        if (DS__UNLIKELY(w && number < end && ((ready && ((ready & ((1u << atomic_load_explicit(&s->level, memory_order_relaxed)) - 1)) || batch || ds__cpu.seed)) ||
+        if (DS__UNLIKELY(w && number < end && (ds__cpu.fabric || (ready && ((ready & ((1u << atomic_load_explicit(&s->level, memory_order_relaxed)) - 1)) || batch || ds__cpu.seed)) ||
                                                (batch && w->polled_count > 0)))) {
             result = DS__CPU_MORE;
             break;
@@ -1256,10 +1593,45 @@ static void ds__cpu_adapt(ds__cpu_worker *w, uint64_t found) {
     }
 }
 
+/* The clock stands while host functions run; not for those that have taken long already. */
+static void ds__cpu_await_hosts(void) {
+    uint64_t start = ds__now_ns();
+    for (;;) {
+        uint32_t word = atomic_load(&ds__cpu.wake_word);
+        int busy = atomic_load(&ds__cpu.host_busy);
+        if (ds__cpu.host_stuck > busy) ds__cpu.host_stuck = busy;
+        if (busy == ds__cpu.host_stuck || atomic_load(&ds__cpu.quit)) return;
+        uint64_t gone = ds__now_ns() - start;
+        if (gone >= DS__CPU_HOST_NS) { ds__cpu.host_stuck = busy; return; }
+        ds__futex_wait(&ds__cpu.wake_word, word, DS__CPU_HOST_NS - gone);
+    }
+}
+
+/* The worker under a virtual clock. */
+static void ds__cpu_virtual_main(ds__cpu_worker *w) {
+    while (!atomic_load(&ds__cpu.quit)) {
+        uint32_t word = atomic_load(&ds__cpu.wake_word);
+        if (!ds__cpu_held()) {
+            ds__cpu_await_hosts();
+            ds__cpu_stream *s = ds__cpu_held() ? NULL : ds__cpu_pop_ready();
+            if (s) { ds__cpu_run(w, s, UINT64_MAX); continue; }
+            if (!ds__cpu_held()) { /* nothing more can run */
+                ds__cpu_clock_up(ds__cpu.latest);
+                atomic_store(&ds__cpu.run_all, 0);
+                atomic_fetch_add(&ds__cpu.rests, 1);
+            }
+        }
+        atomic_fetch_add(&ds__cpu.parked, 1);
+        ds__futex_wait(&ds__cpu.wake_word, word, DS__FOREVER);
+        atomic_fetch_sub(&ds__cpu.parked, 1);
+    }
+}
+
 static void *ds__cpu_worker_main(void *arg) {
     ds__cpu_worker *w = arg;
     ds__os_block_signals();
     ds__tls.in_callback = 1; /* what runs here is the user's code, which must not call back */
+    if (ds__cpu.fabric) { ds__cpu_virtual_main(w); return NULL; }
     uint64_t last = ds__now_ns();
     int spinning = 0, looks = 0;
     while (!atomic_load_explicit(&ds__cpu.quit, memory_order_acquire)) {
@@ -1328,6 +1700,8 @@ static void *ds__cpu_host_main(void *unused) {
         } else {
             ds__cpu_go_idle(s);
         }
+        atomic_fetch_sub(&ds__cpu.host_busy, 1);
+        if (ds__cpu.fabric) ds__cpu_wake_worker();
         ds__lock_take(&ds__cpu.lock);
     }
     ds__lock_give(&ds__cpu.lock);
@@ -1335,9 +1709,25 @@ static void *ds__cpu_host_main(void *unused) {
     return NULL;
 }
 
+/* Work that is held back for long runs all the same. Ticks and not time are counted: where this thread is starved, so are those that call.
+   1 while there is any. */
+static int ds__cpu_watch_held(void) {
+    static int ticks;
+    static uint64_t seen;
+    if (!atomic_load(&ds__cpu.ready_mask)) return 0;
+    uint64_t puts = atomic_load(&ds__cpu.puts);
+    if (!ds__cpu_held() || puts != seen) ticks = 0;
+    seen = puts;
+    if (++ticks < DS__CPU_STALL_TICKS) return 1;
+    ticks = 0;
+    atomic_store(&ds__cpu.run_all, 1);
+    ds__cpu_wake_worker();
+    return 1;
+}
+
 /* One tick: returns 1 while there is something to watch. */
 static int ds__cpu_watch(uint64_t *host_progress) {
-    int busy = 0;
+    int busy = ds__cpu.fabric && ds__cpu_watch_held();
     ds__lock_take(&ds__cpu.lock);
     if (ds__cpu.host_head) {
         busy = 1;
@@ -1445,7 +1835,9 @@ static int ds__cpu_wait_slow(ds__cpu_stream *s, uint64_t upto, uint64_t timeout_
     ds__cpu_waiter me = { NULL, upto, NULL, &flag };
     ds__lock_take(&s->wait_lock);
     int listed = ds__cpu_enlist(s, &me);
+    if (ds__cpu.fabric) atomic_fetch_add(&ds__cpu.wanted, listed);
     ds__lock_give(&s->wait_lock);
+    if (ds__cpu.fabric && listed) ds__cpu_wake_worker();
     while (listed && atomic_load_explicit(&flag, memory_order_acquire) == 0) {
         if (help && ds__cpu_help(s, upto)) continue;
         uint64_t left = DS__FOREVER;
@@ -1455,17 +1847,32 @@ static int ds__cpu_wait_slow(ds__cpu_stream *s, uint64_t upto, uint64_t timeout_
                 ds__lock_take(&s->wait_lock);
                 for (ds__cpu_waiter **p = &s->waiters; *p; p = &(*p)->next)
                     if (*p == &me) { *p = me.next; listed = 0; break; }
+                if (ds__cpu.fabric && !listed) atomic_fetch_sub(&ds__cpu.wanted, 1);
                 ds__lock_give(&s->wait_lock);
                 return !listed ? 0 : 1; /* not in the list any more: it was passed in this moment */
             }
             left = deadline - now;
         }
+        atomic_fetch_add_explicit(&ds__cpu.asleep, 1, memory_order_relaxed);
         ds__futex_wait(&flag, 0, left);
+        atomic_fetch_sub_explicit(&ds__cpu.asleep, 1, memory_order_relaxed);
     }
     return 1;
 }
 
+/* Under a virtual clock; a wait for no time lets run what can, but not for ever. */
+static int ds__cpu_wait_virtual(ds__cpu_stream *s, uint64_t upto, uint64_t timeout_ns) {
+    int over = atomic_load(&s->done) >= upto;
+    uint32_t rests = atomic_load(&ds__cpu.rests);
+    if (!over && timeout_ns) over = ds__cpu_wait_slow(s, upto, timeout_ns, 1);
+    for (int i = 0; i < DS__CPU_ASKS && !over && !timeout_ns && rests == atomic_load(&ds__cpu.rests); i++)
+        over = ds__cpu_wait_slow(s, upto, DS__CPU_ASK_NS, 1);
+    if (over) ds__cpu_clock_up(ds__cpu_time_of(s, upto));
+    return over;
+}
+
 static int ds__cpu_wait(ds__cpu_stream *s, uint64_t upto, uint64_t timeout_ns, int sleep_at_once) {
+    if (DS__UNLIKELY(ds__cpu.fabric != NULL)) return ds__cpu_wait_virtual(s, upto, timeout_ns);
     if (atomic_load_explicit(&s->done, memory_order_acquire) >= upto) return 1;
     if (timeout_ns == 0) return 0;
     if (!sleep_at_once && !ds__cpu.no_spin) {
@@ -1473,8 +1880,10 @@ static int ds__cpu_wait(ds__cpu_stream *s, uint64_t upto, uint64_t timeout_ns, i
            so once, for a stream that nobody has yet, and then leave the worker alone. */
         if (timeout_ns == DS__FOREVER && !ds__cpu.seed && atomic_load_explicit(&s->state, memory_order_relaxed) == DS__CPU_READY)
             ds__cpu_help(s, upto);
+        int help = timeout_ns == DS__FOREVER && !ds__cpu.seed;
         for (int spins = 0; spins < 64; spins++) {
             if (atomic_load_explicit(&s->done, memory_order_acquire) >= upto) return 1;
+            if (help && spins % 4 == 0 && atomic_load_explicit(&ds__cpu.job_count, memory_order_relaxed) > 0) ds__cpu_help(s, upto);
             ds__pause();
         }
     }
@@ -1496,7 +1905,7 @@ static ds_result ds__cpu_legacy_gather(ds__cpu_stream *legacy) {
     for (ds__cpu_stream *b = d->streams; b && r == DS_OK; b = b->all_next) {
         if (b == legacy || !(b->flags & DS_STREAM_BLOCKING)) continue;
         uint64_t tail = atomic_load(&b->submitted);
-        if (tail == b->seen_by_legacy || atomic_load(&b->done) >= tail) continue;
+        if (tail == b->seen_by_legacy || (atomic_load(&b->done) >= tail && !ds__cpu.fabric)) continue;
         ds__op wait = { .kind = DS__OP_WAIT };
         wait.u.wait.stream = b;
         wait.u.wait.upto = tail;
@@ -1511,7 +1920,7 @@ static ds_result ds__cpu_legacy_gather(ds__cpu_stream *legacy) {
 static ds_result ds__cpu_legacy_follow(ds__cpu_stream *s) {
     ds__cpu_stream *legacy = ds__cpu.device[s->device].legacy;
     uint64_t tail = atomic_load(&legacy->submitted);
-    if (tail == s->legacy_seen || atomic_load(&legacy->done) >= tail) return DS_OK;
+    if (tail == s->legacy_seen || (atomic_load(&legacy->done) >= tail && !ds__cpu.fabric)) return DS_OK;
     ds__op wait = { .kind = DS__OP_WAIT };
     wait.u.wait.stream = legacy;
     wait.u.wait.upto = tail;
@@ -1565,7 +1974,10 @@ static ds_result ds__cpu_enqueue(ds__cpu_stream *s, const ds__op *op, uint64_t *
     uint64_t number = atomic_load_explicit(&s->submitted, memory_order_relaxed);
     ds__cpu_put_end(s, legacy);
     if (out_number) *out_number = number;
-    if (DS__UNLIKELY(ds__cpu.is_inline)) ds__cpu_run_inline(s, number); else ds__cpu_kick(s);
+    uint32_t idle = DS__CPU_IDLE;
+    if (DS__UNLIKELY(ds__cpu.is_inline)) ds__cpu_run_inline(s, number);
+    else if (!op || op->kind != DS__OP_WAIT) ds__cpu_kick(s);
+    else if (atomic_load(&s->state) == DS__CPU_IDLE && atomic_compare_exchange_strong(&s->state, &idle, DS__CPU_RUNNING) && !ds__cpu_park_waiting(s)) ds__cpu_go_idle(s);
     return r;
 }
 
@@ -1633,6 +2045,29 @@ static ds_result ds__cpu_submit_upload(const ds__op *op);
 static inline int ds__cpu_watched(const ds__cpu_stream *s);
 static int ds__cpu_submit_captured(ds__cpu_stream *s, const ds__op *op, ds_result *out);
 
+/* The inline rule for several streams: while their put locks are held nothing can become pending. 0: it cannot be held now, or something is. */
+static int ds__cpu_hold(ds__cpu_stream *s) {
+    if (ds__cpu_watched(s) || !ds__trylock(&s->put_lock)) return 0;
+    int idle = atomic_load_explicit(&s->submitted, memory_order_relaxed) == atomic_load_explicit(&s->done, memory_order_acquire) &&
+               !((s->flags & DS_STREAM_BLOCKING) && atomic_load(&ds__cpu.device[s->device].legacy_used)) &&
+               !atomic_load_explicit(&s->closing, memory_order_relaxed) && !ds__cpu_watched(s) && !ds__cpu_stream_failure(s);
+    if (!idle) ds__lock_give(&s->put_lock);
+    return idle;
+}
+static ds_result ds__cpu_run_together(void *const *streams, size_t count, void (*run_fn)(void *user), void *user, int *out_ran) {
+    size_t held = 0;
+    *out_ran = 0;
+    if (ds__cpu.seed || ds__cpu.is_inline) return DS_OK;
+    while (held < count && ds__cpu_hold(streams[held])) held++;
+    if (held == count) {
+        run_fn(user);
+        *out_ran = 1;
+        atomic_fetch_add_explicit(&ds__cpu.inlined, 1, memory_order_relaxed);
+    }
+    while (held) ds__lock_give(&((ds__cpu_stream *)streams[--held])->put_lock);
+    return DS_OK;
+}
+
 static ds_result ds__cpu_submit(void *stream, const ds__op *op) {
     ds__cpu_stream *s = stream;
     ds_result captured;
@@ -1663,7 +2098,7 @@ static ds_result ds__cpu_submit(void *stream, const ds__op *op) {
 
 static ds_result ds__cpu_submit_wait(ds__cpu_stream *s, const ds__op *op, ds__cpu_stream *on, uint64_t upto) {
     /* Nothing to wait for. On the legacy stream a wait is an action all the same: blocking streams are ordered by it. */
-    if ((on == s || atomic_load_explicit(&on->done, memory_order_acquire) >= upto) && !ds__cpu_failed(on, upto) &&
+    if ((on == s || (atomic_load_explicit(&on->done, memory_order_acquire) >= upto && !ds__cpu.fabric)) && !ds__cpu_failed(on, upto) &&
         s->kind != DS__STREAM_LEGACY) return DS_OK;
     ds__op wait = *op;
     wait.kind = DS__OP_WAIT;
@@ -1715,6 +2150,8 @@ static ds__cpu_stream *ds__cpu_stream_make(int device, int kind, unsigned flags,
         for (int i = 0; slab && i < 16; i++) { slab[i].next = ds__cpu.free_streams; ds__cpu.free_streams = &slab[i]; }
     }
     ds__cpu_stream *s = ds__cpu.free_streams;
+    if (s && ds__cpu.fabric && !s->virt) s->virt = ds__cpu_raw(sizeof *s->virt);
+    if (s && ds__cpu.fabric && !s->virt) s = NULL;
     if (s) ds__cpu.free_streams = s->next;
     ds__lock_give(&ds__cpu.object_lock);
     if (!s) return NULL;
@@ -1725,6 +2162,11 @@ static ds__cpu_stream *ds__cpu_stream_make(int device, int kind, unsigned flags,
     s->level = priority + DS__CPU_LEVELS - 1;
     s->floating = 0;
     s->legacy_seen = s->seen_by_legacy = 0;
+    if (ds__cpu.fabric) {
+        s->virt->time = s->virt->put = 0;
+        s->virt->leg = 0;
+        s->virt->born = atomic_fetch_add(&ds__cpu.born, 1);
+    }
     atomic_store(&s->closing, 0);
     atomic_store(&s->watch, 0);
     atomic_store(&s->state, DS__CPU_IDLE);
@@ -1836,7 +2278,7 @@ static ds__cpu_token *ds__cpu_tokens(int device, int blocking_only, size_t *out_
         ds__lock_take(&d->lock);
         for (ds__cpu_stream *s = d->streams; s; s = s->all_next) {
             uint64_t tail = atomic_load(&s->submitted);
-            if ((blocking_only && !(s->flags & DS_STREAM_BLOCKING)) || atomic_load(&s->done) >= tail) continue;
+            if ((blocking_only && !(s->flags & DS_STREAM_BLOCKING)) || (atomic_load(&s->done) >= tail && !ds__cpu.fabric)) continue;
             if (count < room) { list[count].stream = s; list[count].upto = tail; }
             count++;
         }
@@ -1892,6 +2334,7 @@ static ds_result ds__cpu_stream_query(void *stream) {
         return r == DS_OK ? ds__cpu_settled(s) : r;
     }
     uint64_t tail = atomic_load_explicit(&s->submitted, memory_order_acquire);
+    if (DS__UNLIKELY(ds__cpu.fabric != NULL)) (void)ds__cpu_wait_virtual(s, tail, 0);
     return atomic_load_explicit(&s->done, memory_order_acquire) >= tail ? ds__cpu_settled(s) : DS_NOT_READY;
 }
 
@@ -2044,6 +2487,8 @@ static ds_result ds__cpu_event_query(void *event) {
     ds__cpu_token t = { NULL, 0 };
     ds_result r = ds__cpu_event_look(event, 0);
     if (DS__LIKELY(r == DS_OK)) r = ds__cpu_event_token(event, &t);
+    /* the allocator asks too, in the middle of a submission, and that moves no clock */
+    if (DS__UNLIKELY(ds__cpu.fabric != NULL) && r == DS_OK && t.stream && ds__tls.fn && !strcmp(ds__tls.fn, "ds_event_query")) (void)ds__cpu_wait_virtual(t.stream, t.upto, 0);
     return r < 0 ? r : ds__cpu_token_state(t);
 }
 
@@ -3321,6 +3766,7 @@ static void ds__cpu_launch_start(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_l
         lane->launch = run;
         lane->head = run->plan->block[i];
         lane->head_at = 0;
+        if (s->virt) lane->virt->time = s->virt->time;
         if (!(x->flags & DS_GRAPH_USE_NODE_PRIORITY)) atomic_store_explicit(&lane->level, atomic_load_explicit(&s->level, memory_order_relaxed), memory_order_relaxed);
         if (f) ds__cpu_fail_stream(lane, f, lane->lane_base + 1);
         /* a failure that an earlier launch's stream brought along is not this one's */
@@ -3348,6 +3794,7 @@ static int ds__cpu_launch_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__o
     if (!run->started) {
         if (atomic_load_explicit(&x->gate->done, memory_order_acquire) < turn && ds__cpu_park(s, x->gate, turn)) return DS__CPU_GONE;
         run->started = 1;
+        ds__cpu_after(s, x->gate, turn);
         ds__cpu_launch_start(w, s, run);
     }
     for (; run->next < x->lanes; run->next++) {
@@ -3355,12 +3802,14 @@ static int ds__cpu_launch_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__o
         uint64_t end = ds__cpu_lane_end(x, run->next, run->ticket);
         if (atomic_load_explicit(&lane->done, memory_order_acquire) < end && !(who == DS__CPU_WORK && ds__cpu_run_first(w, s, lane, end)) &&
             ds__cpu_park(s, lane, end)) return DS__CPU_GONE;
+        ds__cpu_after(s, lane, end);
     }
     for (uint32_t i = 0; i < x->lanes; i++) {
         ds__cpu_failure *f = ds__cpu_failed(x->lane[i], ds__cpu_lane_end(x, i, run->ticket));
         if (f) ds__cpu_fail_stream(s, f, number);
     }
     atomic_store(&x->gate->submitted, turn + 1);
+    if (s->virt) atomic_store(&x->gate->virt->end, s->virt->time);
     ds__cpu_pass(x->gate, turn + 1);
     ds__cpu_launch_drop(run);
     return DS__CPU_EMPTY;
@@ -3372,7 +3821,7 @@ static int ds__cpu_lane_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op 
     ds__cpu_token t = { op->u.wait.stream, 0 };
     if (op->kind == DS__OP_NODE_RECORD) {
         ds__cpu_stamp *stamp = run->stamp[op->u.wait.upto];
-        if (stamp && !failed) atomic_store_explicit(&stamp->ns, ds__now_ns(), memory_order_release);
+        if (stamp && !failed) atomic_store_explicit(&stamp->ns, ds__cpu_now(s), memory_order_release);
         if (run->shared && run->shared[op->u.wait.upto]) ds__cpu_lane_pass(run->shared[op->u.wait.upto], number, failed);
         return DS__CPU_EMPTY; /* the launch gives it back */
     }
@@ -3396,6 +3845,21 @@ static void *ds__cpu_memory(size_t size) {
     return size > SIZE_MAX - 1024 ? NULL : aligned_alloc(512, (size + 511) & ~(size_t)511);
 }
 
+/* A device's; large pieces of a dry one are no more than addresses until they are touched. */
+static int ds__cpu_is_dry(size_t size) { return ds__cpu.fabric && ds__cpu.fabric->flags & DS_CPU_DRY && size >= DS__CPU_DRY_BYTES; }
+static void *ds__cpu_device_memory_take(size_t size) {
+    if (DS__LIKELY(!ds__cpu_is_dry(size))) return ds__cpu_memory(size);
+    if (size > SIZE_MAX - DS__CPU_DRY_BYTES) return NULL;
+    size = (size + 4095) & ~(size_t)4095;
+    void *at = ds__os_reserve(size, 4096);
+    if (!at || !mprotect(at, size, PROT_READ | PROT_WRITE)) return at;
+    ds__os_unreserve(at, size);
+    return NULL;
+}
+static void ds__cpu_device_memory_give(void *at, size_t size) {
+    if (DS__LIKELY(!ds__cpu_is_dry(size))) free(at); else ds__os_unreserve(at, (size + 4095) & ~(size_t)4095);
+}
+
 /* Takes the bytes from the device's limit. */
 static ds_result ds__cpu_take(int device, size_t size) {
     ds__cpu_device *d = &ds__cpu.device[device];
@@ -3417,7 +3881,7 @@ static ds_result ds__cpu_memory_alloc(int device, size_t size, void **out) {
     ds_result r = ds__cpu_unsafe("memory cannot be allocated in this thread while the capture is open");
     if (r == DS_OK) r = ds__cpu_take(device, size);
     if (r < 0) return r;
-    *out = ds__cpu_memory(size);
+    *out = ds__cpu_device_memory_take(size);
     return *out ? DS_OK : ds__cpu_short(device, size);
 }
 
@@ -3470,7 +3934,7 @@ static ds_result ds__cpu_async_alloc(int device, void *stream, size_t size, void
     if (f) return ds__cpu_report(f);
     if (ds__cpu_watched(s) && ds__cpu_submit_captured(s, &op, &r)) return r;
     if ((r = ds__cpu_take(device, size)) < 0) return r;
-    if (!(*out = ds__cpu_memory(size))) return ds__cpu_short(device, size);
+    if (!(*out = ds__cpu_device_memory_take(size))) return ds__cpu_short(device, size);
     atomic_fetch_add(&ds__cpu.device[device].async_used, size);
     return DS_OK;
 }
@@ -3490,7 +3954,7 @@ static void ds__cpu_async_over(const ds__op *op) {
     ds__cpu_device *d = &ds__cpu.device[op->u.memory.device];
     atomic_fetch_sub(&d->async_used, op->u.memory.size);
     atomic_fetch_sub(&d->used, op->u.memory.size);
-    free(op->u.memory.ptr);
+    ds__cpu_device_memory_give(op->u.memory.ptr, op->u.memory.size);
 }
 
 static ds_result ds__cpu_async_trim(int device, size_t keep) { (void)device; (void)keep; return DS_OK; }
@@ -3607,7 +4071,8 @@ static ds_result ds__cpu_memory_wait(int device) {
 
 static ds_result ds__cpu_memory_release(ds_memory_kind kind, int device, void *ptr, size_t size) {
     if (kind == DS_MEMORY_DEVICE) atomic_fetch_sub(&ds__cpu.device[device].used, size);
-    if (kind != DS_MEMORY_REGISTERED) free(ptr);
+    if (kind == DS_MEMORY_DEVICE) ds__cpu_device_memory_give(ptr, size);
+    else if (kind != DS_MEMORY_REGISTERED) free(ptr);
     return DS_OK;
 }
 
@@ -3684,7 +4149,21 @@ static ds_result ds__cpu_device_reset(int device) {
 }
 
 static ds_result ds__cpu_device_peer(int device, int peer, int *out) {
-    *out = device == peer || !ds__cpu.peers || ds__cpu.peers[device * ds__cpu.devices + peer] != 0;
+    if (ds__cpu.fabric) *out = device == peer || ds__cpu.fabric->route[device * (ds__cpu.devices + 1) + peer].direct;
+    else *out = device == peer || !ds__cpu.peers || ds__cpu.peers[device * ds__cpu.devices + peer] != 0;
+    return DS_OK;
+}
+
+static ds_result ds__cpu_device_link(int device, int peer, int *out) {
+    (void)device;
+    (void)peer;
+    *out = 0;
+    return DS_OK;
+}
+static ds_result ds__cpu_device_speed(int device, int *out_engines, double *out_memory) {
+    (void)device;
+    *out_engines = ds__cpu.fabric ? ds__cpu.fabric->engines : 0;
+    *out_memory = ds__cpu.fabric ? ds__cpu.fabric->memory_bytes_per_s : 0;
     return DS_OK;
 }
 
@@ -3704,15 +4183,102 @@ static int ds__cpu_option(int value, const char *name, int fallback, int most) {
 }
 
 static const ds_cpu_desc *ds__cpu_desc(void) {
-    static const ds_cpu_desc none = { 0, 0, 0, NULL, 0, 0 };
+    static const ds_cpu_desc none = { 0, 0, 0, NULL, 0, 0, NULL };
     return ds__g.desc.cpu ? ds__g.desc.cpu : &none;
+}
+
+static ds_result ds__cpu_check_route(const ds_cpu_fabric *f, size_t from, size_t to) {
+    const ds_cpu_route *route = &f->route[from * ((size_t)f->devices + 1) + to];
+    DS__REQUIRE(route->latency_ns >= 0 && route->latency_ns <= 1000000000000000, "the route from %zu to %zu has a latency of %lld ns", from, to, (long long)route->latency_ns);
+    DS__REQUIRE(route->hops <= f->links && (route->link || !route->hops), "the route from %zu to %zu has %zu of %zu links", from, to, route->hops, f->links);
+    for (size_t i = 0; i < route->hops; i++) {
+        DS__REQUIRE(route->link[i] >= 0 && (size_t)route->link[i] < f->links, "the route from %zu to %zu has link %d of %zu", from, to, route->link[i], f->links);
+        for (size_t k = 0; k < i; k++) DS__REQUIRE(route->link[k] != route->link[i], "the route from %zu to %zu has link %d twice", from, to, route->link[i]);
+    }
+    return DS_OK;
+}
+
+static ds_result ds__cpu_check_fabric(const ds_cpu_desc *desc) {
+    const ds_cpu_fabric *f = desc->fabric;
+    DS__REQUIRE(f->devices > 0 && f->devices <= DS_CPU_MAX_DEVICES, "a fabric of %d devices, which are not 1 to %d", f->devices, DS_CPU_MAX_DEVICES);
+    DS__REQUIRE(!desc->devices || desc->devices == f->devices, "%d CPU devices, but a fabric of %d", desc->devices, f->devices);
+    DS__REQUIRE(!desc->peer_access, "a fabric's routes say which devices reach each other; peer_access must be NULL");
+    DS__REQUIRE(!(desc->flags & DS_CPU_INLINE) && !desc->seed, "a fabric decides when work runs: neither DS_CPU_INLINE nor a seed goes with it");
+    DS__REQUIRE(f->route, "the fabric has no routes");
+    DS__REQUIRE(f->links <= INT_MAX && (f->link_bytes_per_s || !f->links), "the fabric has %zu links, but nothing says how fast they are", f->links);
+    DS__REQUIRE(f->engines >= 0 && f->engines <= 64, "%d copy engines are not 1 to 64", f->engines);
+    DS__REQUIRE(f->engine_ns >= 0 && f->engine_ns <= 1000000000000000, "a copy cannot hold its engine for %lld ns", (long long)f->engine_ns);
+    DS__REQUIRE(f->memory_bytes_per_s == 0 || (f->memory_bytes_per_s >= 1 && f->memory_bytes_per_s <= 1e300), "memory of %g bytes per second", f->memory_bytes_per_s);
+    DS__REQUIRE((f->flags & ~(unsigned)DS_CPU_DRY) == 0, "unknown fabric flags %#x", f->flags);
+    for (size_t i = 0; i < f->links; i++)
+        DS__REQUIRE(f->link_bytes_per_s[i] >= 1 && f->link_bytes_per_s[i] <= 1e300, "link %zu has %g bytes per second", i, f->link_bytes_per_s[i]);
+    for (size_t from = 0; from <= (size_t)f->devices; from++)
+        for (size_t to = 0; to <= (size_t)f->devices; to++) {
+            ds_result r = ds__cpu_check_route(f, from, to);
+            if (r < 0) return r;
+        }
+    return DS_OK;
+}
+
+static ds_result ds__cpu_check_desc(const ds_cpu_desc *desc) {
+    DS__REQUIRE(desc->devices >= 0 && desc->devices <= DS_CPU_MAX_DEVICES, "%d CPU devices are not 1 to %d", desc->devices, DS_CPU_MAX_DEVICES);
+    DS__REQUIRE(desc->workers >= 0 && desc->workers <= 256, "%d workers are not 1 to 256", desc->workers);
+    DS__REQUIRE((desc->flags & ~(unsigned)(DS_CPU_INLINE | DS_CPU_NO_SPIN | DS_CPU_LAX_CAPTURE)) == 0, "unknown CPU flags %#x", desc->flags);
+    DS__REQUIRE(!desc->peer_access || desc->devices > 0, "peer_access needs the number of devices");
+    return desc->fabric ? ds__cpu_check_fabric(desc) : DS_OK;
+}
+
+/* A copy of a fabric in one piece of memory, with the defaults in the place of zeros; NULL: no memory. */
+static ds_cpu_fabric *ds__cpu_copy_fabric(const ds_cpu_fabric *f) {
+    size_t routes = ((size_t)f->devices + 1) * ((size_t)f->devices + 1), hops = 0;
+    for (size_t i = 0; i < routes; i++) hops += f->route[i].hops;
+    char *at = ds__alloc(sizeof *f + f->links * sizeof(double) + routes * sizeof(ds_cpu_route) + hops * sizeof(int));
+    if (!at) return NULL;
+    ds_cpu_fabric *copy = (ds_cpu_fabric *)(void *)at;
+    ds_cpu_route *route = (ds_cpu_route *)(void *)(at + sizeof *f);
+    double *rate = (double *)(void *)(route + routes);
+    int *link = (int *)(void *)(rate + f->links);
+    *copy = *f;
+    copy->route = route;
+    copy->link_bytes_per_s = rate;
+    if (!copy->engines) copy->engines = 3;
+    if (!copy->engine_ns) copy->engine_ns = 1500;
+    if (copy->memory_bytes_per_s == 0) copy->memory_bytes_per_s = 2e12;
+    if (f->links) memcpy(rate, f->link_bytes_per_s, f->links * sizeof *rate);
+    for (size_t i = 0; i < routes; i++) {
+        route[i] = f->route[i];
+        route[i].link = link;
+        if (route[i].hops) memcpy(link, f->route[i].link, route[i].hops * sizeof *link);
+        link += route[i].hops;
+    }
+    return copy;
+}
+
+/* The options are kept until ds_shutdown, with copies of all that they point to; NULL: only the old copies are freed. */
+static ds_result ds__cpu_keep_desc(const ds_cpu_desc *desc) {
+    static ds_cpu_desc kept;
+    static ds_cpu_fabric *fabric;
+    static unsigned char peers[DS_CPU_MAX_DEVICES * DS_CPU_MAX_DEVICES];
+    ds__release(fabric);
+    fabric = NULL;
+    if (!desc) return DS_OK;
+    kept = *desc;
+    ds__g.desc.cpu = &kept;
+    if (desc->peer_access) {
+        memcpy(peers, desc->peer_access, (size_t)desc->devices * (size_t)desc->devices);
+        kept.peer_access = peers;
+    }
+    if (!desc->fabric) return DS_OK;
+    kept.devices = desc->fabric->devices;
+    kept.fabric = fabric = ds__cpu_copy_fabric(desc->fabric);
+    return fabric ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a fabric of %d devices", desc->fabric->devices);
 }
 
 static void ds__cpu_probe(ds_backend_info *out) {
     out->name = "cpu";
     out->type = DS_DEVICE_CPU;
     out->available = 1;
-    out->device_count = ds__cpu_option(ds__cpu_desc()->devices, "DEVSTREAM_CPU_DEVICES", 1, DS__CPU_MAX_DEVICES);
+    out->device_count = ds__cpu_option(ds__cpu_desc()->devices, "DEVSTREAM_CPU_DEVICES", 1, DS_CPU_MAX_DEVICES);
     snprintf(out->reason, sizeof out->reason, "taken: %d virtual device%s on this machine's %d processor%s", out->device_count,
              out->device_count == 1 ? "" : "s", ds__os_processors(), ds__os_processors() == 1 ? "" : "s");
 }
@@ -3723,7 +4289,7 @@ static ds_result ds__cpu_start(void) {
     const ds_cpu_desc *desc = ds__cpu_desc();
     int processors = ds__os_processors();
     memset(&ds__cpu, 0, sizeof ds__cpu);
-    ds__cpu.devices = ds__cpu_option(desc->devices, "DEVSTREAM_CPU_DEVICES", 1, DS__CPU_MAX_DEVICES);
+    ds__cpu.devices = ds__cpu_option(desc->devices, "DEVSTREAM_CPU_DEVICES", 1, DS_CPU_MAX_DEVICES);
     ds__cpu.processors = processors;
     int workers = ds__cpu_option(desc->workers, "DEVSTREAM_CPU_WORKERS", processors > 2 ? processors : 2, 256);
     ds__cpu.spin_limit = processors > 1 ? processors - 1 : 1;
@@ -3731,18 +4297,29 @@ static ds_result ds__cpu_start(void) {
     ds__cpu.is_lax = (desc->flags & DS_CPU_LAX_CAPTURE) != 0;
     ds__cpu.is_inline = (desc->flags & DS_CPU_INLINE) || ds__env_number("DEVSTREAM_CPU_INLINE");
     ds__cpu.seed = desc->seed ? desc->seed : ds__env_number("DEVSTREAM_CPU_SEED");
+    if (desc->fabric) { /* as under the seeded scheduler nothing is run at once, or split, or by who waits */
+        ds__cpu.fabric = desc->fabric;
+        ds__cpu.seed = 1;
+        workers = 1;
+        ds__cpu.is_inline = 0;
+    }
     ds__cpu.random = ds__cpu.seed * 2862933555777941757u + 3037000493u;
-    size_t n = (size_t)ds__cpu.devices;
+    size_t n = (size_t)ds__cpu.devices, links = desc->fabric ? desc->fabric->links : 0, engines = desc->fabric ? n * (size_t)desc->fabric->engines : 0;
     ds__cpu.device = ds__alloc(n * sizeof *ds__cpu.device);
     ds__cpu.worker = ds__alloc((size_t)workers * sizeof *ds__cpu.worker);
     if (desc->peer_access) ds__cpu.peers = ds__alloc(n * n);
+    if (desc->fabric && (ds__cpu.link_free = ds__alloc((links + engines + n) * sizeof(int64_t))) != NULL) {
+        ds__cpu.engine_free = ds__cpu.link_free + links;
+        ds__cpu.memory_free = ds__cpu.engine_free + engines;
+    }
     ds__cpu.started = 1;
-    if (!ds__cpu.device || !ds__cpu.worker || (desc->peer_access && !ds__cpu.peers)) {
+    if (!ds__cpu.device || !ds__cpu.worker || (desc->peer_access && !ds__cpu.peers) || (desc->fabric && !ds__cpu.link_free)) {
         ds__cpu_stop();
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the CPU driver");
     }
     if (desc->peer_access) memcpy(ds__cpu.peers, desc->peer_access, n * n);
-    for (size_t i = 0; i < n; i++) ds__cpu.device[i].limit = desc->memory_limit ? desc->memory_limit : ds__os_memory();
+    for (size_t i = 0; i < n; i++)
+        ds__cpu.device[i].limit = desc->memory_limit ? desc->memory_limit : ds__cpu_is_dry(SIZE_MAX) ? (size_t)1 << 38 : ds__os_memory();
     /* What the threads read is set before the first runs. All workers count as awake, so that no submission takes one that
        is starting for a missing one. */
     ds__cpu.workers = workers;
@@ -3779,6 +4356,7 @@ static void ds__cpu_stop(void) {
     while (ds__cpu.failures) { ds__cpu_failure *f = ds__cpu.failures; ds__cpu.failures = f->next; ds__release(f); }
     ds__release(ds__cpu.host_thread);
     ds__release(ds__cpu.peers);
+    ds__release(ds__cpu.link_free);
     ds__release(ds__cpu.worker);
     ds__release(ds__cpu.device);
     memset(&ds__cpu, 0, sizeof ds__cpu);
@@ -3840,6 +4418,16 @@ DSDEF ds_result (ds_cpu_get_stats)(ds_cpu_stats *out) {
     ds__lock_give(&ds__cpu.lock);
     out->streams = atomic_load(&ds__cpu.stream_count);
     out->queue_bytes = atomic_load(&ds__cpu.queue_bytes);
+    return DS_OK;
+}
+
+DSDEF ds_result (ds_cpu_clock)(int64_t *out_ns) {
+    if (out_ns) *out_ns = 0;
+    ds_result r = ds__enter("ds_cpu_clock");
+    if (r < 0) return r;
+    if (!out_ns) return ds__fail(DS_ERR_INVALID_VALUE, "out_ns is NULL");
+    if (!ds__cpu.fabric) return ds__fail(DS_ERR_UNSUPPORTED, "the CPU driver has no virtual clock; give ds_init a fabric");
+    *out_ns = atomic_load(&ds__cpu.clock);
     return DS_OK;
 }
 

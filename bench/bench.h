@@ -53,6 +53,8 @@ enum { BENCH_QUEUE, BENCH_COPY, BENCH_OTHER };
     X(handle_pin, OTHER, "handle: look-up, pin, unpin", "ns", MOST, NAN, \
       "ds_stream_flags of a valid stream less an empty call: what every verb pays to find its object and to keep it alive " \
       "while a concurrent destroy may come. Limit: what a reference count would cost that no other thread touches.") \
+    X(range, OTHER, "range, push and pop", "ns", MOST, 20, \
+      "ds_range_push and ds_range_pop with neither a tool nor a hook, less two empty calls. Limit: none.") \
     X(copy_1m, COPY, "copy of 1 MiB", "GB/s", SHARE, 0.95, BENCH_COPY_NOTE) \
     X(copy_16m, COPY, "copy of 16 MiB", "GB/s", SHARE, 0.95, NULL) \
     X(copy_64m, COPY, "copy of 64 MiB", "GB/s", SHARE, 0.95, NULL) \
@@ -60,6 +62,9 @@ enum { BENCH_QUEUE, BENCH_COPY, BENCH_OTHER };
     X(copy_1g, COPY, "copy of 1 GiB", "GB/s", SHARE, 0.95, NULL) \
     X(fill_64m, COPY, "fill of 64 MiB", "GB/s", SHARE, 0.95, \
       "As the copies, 4-byte values; limits memset, rep stosb and non-temporal stores.") \
+    X(random_64m, COPY, "uniform float32 in 64 MiB", "GB/s", SHARE, 0.60, \
+      "ds_rng_uniform over [0, 1) by element, bytes written by time. Limits: those of a fill, on the same memory.") \
+    X(random_256m, COPY, "uniform float32 in 256 MiB", "GB/s", SHARE, 0.60, NULL) \
     X(compile_decl, OTHER, "compile time, declarations", "ms", MOST, 50, \
       "Compiling a file that takes in devstream.h, less compiling an empty file, at -O2.") \
     X(compile_impl, OTHER, "compile time, implementation", "ms", MOST, 1500, "The same for devstream.c.")

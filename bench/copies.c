@@ -1,7 +1,7 @@
 /* copies.c - copies and fills: devstream and what the machine allows, in turn and on the same memory, because page
    placement and noisy neighbours move all of them together. The sources "libc 1" to "stream 2" are the limits. */
 #include "bench.h"
-#include "../devstream.h"
+#include "../devstream_rng.h"
 #include <pthread.h>
 #include <stdatomic.h>
 #if defined(__x86_64__)
@@ -13,6 +13,9 @@ static void check(ds_result r) {
     fprintf(stderr, "devstream: %s: %s\n", ds_result_name(r), ds_last_error());
     exit(1);
 }
+
+/* In the place of a source: random numbers, whose limits are those of a fill. */
+static const char random_numbers[1];
 
 /* ---- the ways to write memory: src NULL is a fill with FILL_BYTE ------------------------------------------------------- */
 
@@ -97,13 +100,24 @@ static double time_way(way_fn way, int threads, char *dst, const char *src, size
 static double time_devstream(ds_stream stream, char *dst, const char *src, size_t size, int n) {
     double t = bench_now_ns();
     for (int i = 0; i < n; i++) {
-        check(src ? ds_copy(dst, src, size, stream) : ds_fill(dst, FILL_BYTE * 0x01010101u, 4, size / 4, stream));
+        check(src == random_numbers ? ds_rng_uniform((ds_rng){0}, ds_float32(), dst, size / 4, 0, 1, stream) : src ? ds_copy(dst, src, size, stream) : ds_fill(dst, FILL_BYTE * 0x01010101u, 4, size / 4, stream));
         check(ds_stream_synchronize(stream));
     }
     return (bench_now_ns() - t) / n;
 }
 
+/* All in [0, 1), and half of them below one half. */
+static int are_uniform(const float *x, size_t n) {
+    size_t low = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (!(x[i] >= 0 && x[i] < 1)) return 0;
+        low += x[i] < 0.5f;
+    }
+    return low > n / 2 - n / 100 && low < n / 2 + n / 100;
+}
+
 static void run(const char *row, ds_stream stream, char *dst, const char *src, size_t size) {
+    const char *from = src == random_numbers ? NULL : src;
     static const char *const names[7] = {"libc 1", "libc 2", "rep 1", "rep 2", "stream 1", "stream 2", "devstream"};
     way_fn ways[3] = {by_libc, NULL, NULL};
     double v[7][9];
@@ -119,9 +133,9 @@ static void run(const char *row, ds_stream stream, char *dst, const char *src, s
             int c = (k + r) % 7; /* another one begins each time */
             if (c < 6 && !ways[c / 2]) continue;
             if (c == 6 && r == 0) memset(dst, 0, size); /* the result is checked once */
-            v[c][r] = (double)size / (c < 6 ? time_way(ways[c / 2], c % 2 + 1, dst, src, size, n) : time_devstream(stream, dst, src, size, n));
+            v[c][r] = (double)size / (c < 6 ? time_way(ways[c / 2], c % 2 + 1, dst, from, size, n) : time_devstream(stream, dst, src, size, n));
             if (c == 6 && r == 0)
-                right = src ? !memcmp(dst, src, size) : dst[0] == FILL_BYTE && !memcmp(dst, dst + 1, size - 1);
+                right = src == random_numbers ? are_uniform((const float *)(const void *)dst, size / 4) : src ? !memcmp(dst, src, size) : dst[0] == FILL_BYTE && !memcmp(dst, dst + 1, size - 1);
         }
     for (int c = 0; c < 7; c++)
         if (c == 6 || ways[c / 2]) bench_put(row, names[c], c == 6 && !right ? NAN : bench_median(v[c], repeats));
@@ -147,5 +161,7 @@ int main(void) {
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         if (sizes[i].mib <= most) run(sizes[i].row, stream, dst, src, sizes[i].mib << 20);
     run("fill_64m", stream, dst, NULL, (size_t)64 << 20);
+    run("random_64m", stream, dst, random_numbers, (size_t)64 << 20);
+    if (most >= 256) run("random_256m", stream, dst, random_numbers, (size_t)256 << 20);
     return bench_failed;
 }

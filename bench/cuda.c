@@ -1,9 +1,11 @@
 /* cuda.c - what devstream adds to a call of cudart: each verb and the bare call in turn, in one process; and how fast the demo's
-   kernels read, beside the device's own copy.
+   kernels read and ds_comm_reduce_into adds up, beside the device's own copy.
 
    On a GPU (linked with cudart) the two columns are real calls and the last is the difference. On the stand-in for cudart, in its
    null mode, submissions do nothing, so that little but devstream's own cost is left. Prints a table in Markdown.
    Exit 0, 1 when something failed, 77 without a device. */
+#define DEVSTREAM_IMPLEMENTATION
+#include "../devstream_comm.h"
 #define main demo_main /* the demo's kernels, and devstream with them */
 #include "../examples/demo.c"
 #undef main
@@ -191,6 +193,52 @@ static void bandwidth(void) {
     }
 }
 
+/* Sums of tensors of 256 MiB of float32, all on one device, into another one; in bytes read and written, as the copy, which takes turns with them. Goal: 90 % of it. */
+static void sums(void) {
+    enum { RUNS = 21, MOST = 8 };
+    static const size_t counts[] = { 0, 2, 4, 8 };
+    const size_t bytes = bench_quick() ? (size_t)1 << 20 : (size_t)256 << 20;
+    const int64_t shape[] = { (int64_t)(bytes / 4) };
+    double gbs[4][RUNS];
+    ds_tensor *in[MOST], *out;
+    const ds_tensor *inputs[MOST];
+    ds_stream streams[MOST];
+    ds_event begin, end;
+    for (int i = 0; i < MOST; i++) {
+        streams[i] = w.s;
+        OK(ds_tensor_alloc(ds_float32(), 1, shape, w.s, &in[i]));
+        OK(ds_fill(in[i]->data, 0x3f800000, 4, bytes / 4, w.s));
+        inputs[i] = in[i];
+    }
+    OK(ds_tensor_alloc(ds_float32(), 1, shape, w.s, &out));
+    OK(ds_event_create(DS_EVENT_TIMING, NULL, &begin));
+    OK(ds_event_create(DS_EVENT_TIMING, NULL, &end));
+    ds_comm_options on = { .streams = streams, .stream_count = MOST, .stream = w.s };
+    for (int r = -2; r < RUNS; r++) /* two to warm up */
+        for (int i = 0; i < 4; i++) {
+            double ms;
+            float last = 0;
+            OK(ds_event_record(begin, w.s));
+            if (i == 0) OK(ds_copy(out->data, in[0]->data, bytes, w.s));
+            else OK(ds_comm_reduce_into(inputs, counts[i], DS_REDUCE_SUM, out, &on));
+            OK(ds_event_record(end, w.s));
+            OK(ds_event_synchronize(end));
+            OK(ds_event_elapsed_ms(begin, end, &ms));
+            if (r >= 0) gbs[i][r] = (double)bytes * (i == 0 ? 2 : (double)counts[i] + 1) / ms / 1e6;
+            OK(ds_copy(&last, (char *)out->data + bytes - 4, 4, w.s));
+            OK(ds_stream_synchronize(w.s));
+            if (last != (i == 0 ? 1.0f : (float)counts[i])) DIE("the sum of %zu is %g", counts[i], (double)last);
+        }
+    printf("\n| sums of float32, %zu MiB each | GB/s | of the copy | at least 90 %% |\n|---|---:|---:|---:|\n", bytes >> 20);
+    for (int i = 0; i < 4; i++) {
+        double v = bench_median(gbs[i], RUNS), copy = bench_median(gbs[0], RUNS);
+        if (i == 0) printf("| copy, device to device | %.0f | | |\n", v);
+        else printf("| reduce_add of %zu | %.0f | %.0f %% | %s |\n", counts[i], v, 100 * v / copy, v >= 0.9 * copy ? "met" : "**not met**");
+    }
+    for (int i = 0; i < MOST; i++) OK(ds_tensor_free(in[i]));
+    OK(ds_tensor_free(out));
+}
+
 int main(int argc, char **argv) {
     int devices;
     ds_device_properties p;
@@ -210,6 +258,6 @@ int main(int argc, char **argv) {
            ROUNDS, BATCH);
     printf("| verb / bare call | devstream | bare | own cost | at most %.0f |\n|---|---:|---:|---:|---:|\n", goal);
     ROWS(ROW)
-    if (!standin) bandwidth();
+    if (!standin) { bandwidth(); sums(); }
     return 0;
 }

@@ -1,33 +1,36 @@
 /* report.c - joins the results of all programs and passes by median; prints the tables and writes the report.
    report RESULTS FOLDER [REPORT.md]: FOLDER gets the data of the plots. Of an old REPORT.md what stands between the notes'
    markers is kept. report RESULTS: prints only the part about graphs; report --alloc RESULTS: that about the
-   allocator. BENCH_MACHINE is the line about the machine. Exit 1 when a result was wrong or a program failed. */
+   allocator; report --comm RESULTS: that about collectives. BENCH_MACHINE is the line about the machine. Exit 1 when a result was wrong or a program failed. */
 #include "bench.h"
 #include "graphs.h"
 #include "alloc.h"
+#include "comm.h"
 
 /* PLAIN: the work of graphs without graphs. HEAPS: the allocator's peers; AGAIN: five passes; CONFS: its other configurations. */
 enum { DEVSTREAM, FIRST_PEER, LIMIT = FIRST_PEER + 4, FIRST_WAY, PLAIN = FIRST_WAY + 6, FIRST_HEAP, AGAIN = FIRST_HEAP + 4, FIRST_CONF,
-       SOURCES = FIRST_CONF + 3, SAMPLES = 64 };
+       OPENMPI = FIRST_CONF + 3, SOURCES, SAMPLES = 64 };
 enum {
 #define COUNT_(id, plot, title, unit, meaning, goal, note) + 1
     GRAPH_ROWS = BENCH_GRAPH_ROWS(COUNT_),
     ALLOC_ROWS = BENCH_ALLOC_ROWS(COUNT_),
+    COMM_ROWS = BENCH_COMM_ROWS(COUNT_),
 #undef COUNT_
     FIRST_GRAPH_ROW = BENCH_ROW_COUNT, FIRST_ALLOC_ROW = FIRST_GRAPH_ROW + GRAPH_ROWS, /* the main table's, these, those */
-    ROWS = FIRST_ALLOC_ROW + ALLOC_ROWS
+    FIRST_COMM_ROW = FIRST_ALLOC_ROW + ALLOC_ROWS, ROWS = FIRST_COMM_ROW + COMM_ROWS
 };
 static const struct { const char *id, *title; } sources[SOURCES] = {
     {"devstream", "devstream"}, {"thread", "mutex+condvar"}, {"pocl", "PoCL"}, {"tbb", "oneTBB"}, {"gomp", "libgomp"},
     {"limit", "limit"}, {"libc 1", "libc, 1 thread"}, {"libc 2", "libc, 2"}, {"rep 1", "rep movsb, 1"}, {"rep 2", "rep movsb, 2"},
     {"stream 1", "non-temporal, 1"}, {"stream 2", "non-temporal, 2"}, {"plain", "enqueued"}, {"glibc", "glibc"},
     {"jemalloc", "jemalloc"}, {"mimalloc", "mimalloc"}, {"tcmalloc", "tcmalloc"}, {"five passes", "five passes"},
-    {"plain conf", "plain"}, {"torch conf", "preset torch"}, {"cupy conf", "preset cupy"}};
+    {"plain conf", "plain"}, {"torch conf", "preset torch"}, {"cupy conf", "preset cupy"}, {"openmpi", "OpenMPI"}};
 static const bench_row rows[ROWS] = {
 #define BENCH_ROW_(id, plot, title, unit, meaning, goal, note) {#id, title, unit, note, goal, BENCH_##plot, BENCH_##meaning},
     BENCH_ROWS(BENCH_ROW_)
     BENCH_GRAPH_ROWS(BENCH_ROW_)
     BENCH_ALLOC_ROWS(BENCH_ROW_)
+    BENCH_COMM_ROWS(BENCH_ROW_)
 #undef BENCH_ROW_
 };
 
@@ -100,7 +103,8 @@ static void value(char out[TEXT], int r, int s) {
     if (c->wrong) { snprintf(out, TEXT, "WRONG"); return; }
     number(middle, c->median);
     if (!c->n) {
-        int shown = rows[r].plot == BENCH_QUEUE || rows[r].plot == BENCH_GRAPH || (rows[r].plot == BENCH_ALLOC && s >= FIRST_HEAP);
+        int shown = rows[r].plot == BENCH_QUEUE || rows[r].plot == BENCH_GRAPH || (rows[r].plot == BENCH_ALLOC && s >= FIRST_HEAP) ||
+                    (rows[r].plot == BENCH_COMM && s == OPENMPI);
         snprintf(out, TEXT, "%s", gone[s] && shown ? gone[s] : "-");
         return;
     }
@@ -173,11 +177,12 @@ static void graphs_table(FILE *f) {
     table(f, GRAPH_ROWS + 1, 10, t);
 }
 
-/* PyTorch's figure of a row, which is given and not measured. */
+/* PyTorch's or libtorch's figure of a row, which is given and not measured. */
 static const char *given(int r) {
     static const struct { const char *id, *text; } list[] = {
 #define GIVEN_(id, text) {#id, text},
         BENCH_ALLOC_GIVEN(GIVEN_)
+        BENCH_COMM_GIVEN(GIVEN_)
 #undef GIVEN_
     };
     for (size_t i = 0; i < sizeof list / sizeof *list; i++)
@@ -229,6 +234,28 @@ static void fit_table(FILE *f) {
     table(f, n, 9, t);
 }
 
+static void comm_table(FILE *f) {
+    static char t[COMM_ROWS + 1][12][TEXT];
+    static const char *const heads[] = {"row", "goal", "devstream", "OpenMPI", "libtorch, elsewhere", "limit", "/ OpenMPI", "/ limit", "goal met"};
+    for (int c = 0; c < 9; c++) snprintf(t[0][c], TEXT, "%s", heads[c]);
+    for (int r = FIRST_COMM_ROW; r < ROWS; r++) {
+        char (*line)[TEXT] = t[r - FIRST_COMM_ROW + 1];
+        static const int others[] = {OPENMPI, LIMIT};
+        const cell *c = &cells[r][DEVSTREAM];
+        double mine = c->n && !c->wrong ? c->median : NAN;
+        snprintf(line[0], TEXT, "%.44s, %.8s", rows[r].title, rows[r].unit);
+        number(line[1], rows[r].goal);
+        value(line[2], r, DEVSTREAM);
+        snprintf(line[4], TEXT, "%s", given(r));
+        for (int i = 0; i < 2; i++) {
+            value(line[3 + 2 * i], r, others[i]);
+            number(line[6 + i], cells[r][others[i]].n ? mine / cells[r][others[i]].median : NAN);
+        }
+        verdict(line[8], r);
+    }
+    table(f, COMM_ROWS + 1, 9, t);
+}
+
 static void ways_table(FILE *f) {
     static char t[BENCH_ROW_COUNT + 1][12][TEXT];
     int n = 1;
@@ -277,7 +304,7 @@ static void write_plot(const char *folder, const char *name, int plot, int first
     fclose(f);
 }
 
-/* A part of an old report between its markers, or an empty one: what is written by hand ("notes"), or by run.sh ("cuda", "graphs", "alloc"). */
+/* A part of an old report between its markers, or an empty one: what is written by hand ("notes"), or by run.sh ("cuda", "graphs", "alloc", "comm"). */
 static char *read_part(const char *path, const char *name) {
     char *text = calloc(1, 1 << 20), *from = NULL, *to = NULL, open[40], close[40];
     FILE *f = fopen(path, "r");
@@ -299,7 +326,7 @@ static void write_row_notes(FILE *f, int from, int to) {
 
 static void write_report(const char *path) {
     char *notes = read_part(path, "notes"), *cuda = read_part(path, "cuda"), *graphs = read_part(path, "graphs"),
-         *alloc = read_part(path, "alloc"), next[512];
+         *alloc = read_part(path, "alloc"), *comm = read_part(path, "comm"), next[512];
     const char *machine = getenv("BENCH_MACHINE");
     snprintf(next, sizeof next, "%.500s.new", path);
     FILE *f = fopen(next, "w");
@@ -317,6 +344,7 @@ static void write_report(const char *path) {
     ways_table(f);
     fprintf(f, "\n## Graphs\n\n%s\n", graphs);
     fprintf(f, "\n## The allocator\n\n%s\n", alloc);
+    fprintf(f, "\n## Collectives\n\n%s\n", comm);
     fprintf(f, "\n## What a call of cudart costs more through devstream\n\n%s\n", cuda);
     fprintf(f, "\n## Notes\n\n%s\n\n## What the rows measure\n\n", notes);
     write_row_notes(f, 0, BENCH_ROW_COUNT);
@@ -324,20 +352,28 @@ static void write_report(const char *path) {
     free(cuda);
     free(graphs);
     free(alloc);
+    free(comm);
     if (fclose(f) || rename(next, path)) { perror(path); exit(2); }
 }
 
 int main(int argc, char **argv) {
-    int alloc = argc > 2 && !strcmp(argv[1], "--alloc");
-    if (argc < 2) { fprintf(stderr, "usage: %s RESULTS [FOLDER [REPORT.md]] | --alloc RESULTS\n", argv[0]); return 2; }
-    read_results(argv[alloc ? 2 : 1]);
+    int alloc = argc > 2 && !strcmp(argv[1], "--alloc"), comm = argc > 2 && !strcmp(argv[1], "--comm");
+    if (argc < 2) { fprintf(stderr, "usage: %s RESULTS [FOLDER [REPORT.md]] | --alloc RESULTS | --comm RESULTS\n", argv[0]); return 2; }
+    read_results(argv[alloc || comm ? 2 : 1]);
     if (alloc) {
         alloc_table(stdout);
         printf("\nThe traces by configuration: times, and peak of the reserved by peak of the live bytes.\n\n");
         fit_table(stdout);
         printf("\n");
         write_remarks(stderr, "");
-        if (!bench_quick()) write_row_notes(stdout, FIRST_ALLOC_ROW, ROWS);
+        if (!bench_quick()) write_row_notes(stdout, FIRST_ALLOC_ROW, FIRST_COMM_ROW);
+        return failed;
+    }
+    if (comm) {
+        comm_table(stdout);
+        printf("\n");
+        write_remarks(stderr, "");
+        if (!bench_quick()) printf("%s\n", BENCH_COMM_NOTE);
         return failed;
     }
     if (argc == 2) {

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# run.sh - builds and runs the benchmarks, prints the table and writes docs/bench.md and docs/bench.svg; under 5 minutes.
+# run.sh - builds and runs the benchmarks, prints the table and writes docs/bench.md and docs/bench.svg; some 7 minutes.
 # run.sh cuda - only the CUDA driver's own cost, upon the stand-in for cudart, into docs/bench.md. (On a GPU: make check-gpu.)
 # run.sh graphs - only the rows about graphs, into docs/bench.md; half a minute.
 # run.sh alloc - only the rows about the allocator, into docs/bench.md; alloc --quick: one short pass of devstream and the limit, only printed.
+# run.sh comm - only the rows about collectives, into docs/bench.md; two minutes. comm --quick: one short pass, only printed.
 # run.sh quick - one short pass without the largest copies and the compile times, under 30 seconds, only printed. Set CC, CXX, CFLAGS as you like.
 # Exit 1 when a result was wrong or a program failed; a missed goal is not a failure, and an absent peer is printed.
 set -uo pipefail
@@ -14,13 +15,13 @@ warn="-Wall -Wextra -Wpedantic -Wshadow"
 warn_c="$warn -Wconversion -Wsign-conversion -Werror"
 case $only in
     quick) export BENCH_QUICK=1 passes=1 ;;
-    cuda | graphs | alloc | '') ;;
-    *) echo "usage: $0 [quick | cuda | graphs | alloc [--quick]]" >&2; exit 2 ;;
+    cuda | graphs | alloc | comm | '') ;;
+    *) echo "usage: $0 [quick | cuda | graphs | alloc [--quick] | comm [--quick]]" >&2; exit 2 ;;
 esac
 case $only$short in
     "$only") ;;
-    alloc--quick) export BENCH_QUICK=1 passes=1 ;;
-    *) echo "usage: $0 alloc --quick" >&2; exit 2 ;;
+    alloc--quick | comm--quick) export BENCH_QUICK=1 passes=1 ;;
+    *) echo "usage: $0 alloc|comm --quick" >&2; exit 2 ;;
 esac
 read -r load _ </proc/loadavg
 [ "${load%.*}" -lt 1 ] || echo "the machine is busy (load $load): expect worse figures and wide ranges" >&2
@@ -48,22 +49,17 @@ part() {
         cp $out/bench.md docs/bench.md
 }
 # They print a table, and put it into docs/bench.md unless the pass is short.
-graphs() {
+section() { # section NAME [OPTION OF REPORT]
     local status
-    $out/report $BENCH_RESULTS >$out/graphs.md
+    $out/report ${2:-} $BENCH_RESULTS >$out/$1.md
     status=$?
-    cat $out/graphs.md
-    [ -n "${BENCH_QUICK:-}" ] || { echo "Machine: $BENCH_MACHINE."; echo; cat $out/graphs.md; } | part graphs
+    cat $out/$1.md
+    [ -n "${BENCH_QUICK:-}" ] || { echo "Machine: $BENCH_MACHINE."; echo; cat $out/$1.md; } | part $1
     return $status
 }
-alloc() {
-    local status
-    $out/report --alloc $BENCH_RESULTS >$out/alloc.md
-    status=$?
-    cat $out/alloc.md
-    [ -n "${BENCH_QUICK:-}" ] || { echo "Machine: $BENCH_MACHINE."; echo; cat $out/alloc.md; } | part alloc
-    return $status
-}
+graphs() { section graphs; }
+alloc() { section alloc --alloc; }
+comm() { section comm --comm; }
 cuda() {
     if [ -z "${CUDA_HOME:-}" ]; then echo "the CUDA driver's own cost: not measured, no toolkit found (CUDA_HOME)"; return; fi
     $cc -std=gnu11 $flags $warn_c -DDEVSTREAM_CUDA -I. -Ibench -I"$CUDA_HOME/include" bench/cuda.c tests/support/standin/*.c -o $out/cuda -pthread -ldl -lm &&
@@ -131,17 +127,32 @@ graph_programs() {
     fi
     build devstream graphs $cc -std=gnu11 $flags $warn_c bench/graphs.c $out/devstream.o -pthread && programs+=("limit graphs limits")
 }
+comm_programs() {
+    build devstream comm $cc -std=gnu11 $flags $warn_c bench/comm.c $out/devstream.o -pthread -lm
+    if ! command -v mpicc >/dev/null || ! command -v mpirun >/dev/null; then
+        remark openmpi "not installed: packages libopenmpi-dev, openmpi-bin"
+    elif OMPI_CC=$cc mpicc -std=gnu11 $flags $warn_c bench/peer_mpi.c -o $out/peer_mpi -lm; then
+        programs+=("openmpi peer_mpi 2" "openmpi peer_mpi 4")
+    else
+        remark openmpi "failed: peer_mpi does not build"
+    fi
+}
 case $only in
     graphs) graph_programs ;;
     alloc) alloc_programs ;;
-    *) main_programs; graph_programs; alloc_programs ;;
+    comm) comm_programs ;;
+    *) main_programs; graph_programs; alloc_programs; comm_programs ;;
 esac
 $cc -std=gnu11 $flags $warn_c bench/report.c -o $out/report -lm || exit 2
 
 run() { # SOURCE PROGRAM [ARGUMENT]; a hang is a failure too
     local source=$1 most=60
     shift
-    [ "$*" != alloc ] || most=180 # it has a limit for each of its cases
+    case $1 in alloc | comm | peer_mpi) most=180 ;; esac # the first has a limit for each of its cases, the others move much memory
+    if [ "$source" = openmpi ]; then # so many processes; more than there are processors give way
+        timeout $most mpirun --allow-run-as-root --oversubscribe -np "$2" "$out/$1" || remark openmpi "failed: $* ended with $?"
+        return
+    fi
     timeout $most env ${heap[$source]:-} "$out/$@" || remark "$source" "failed: $* ended with $?"
 }
 for ((pass = 1; pass <= passes; pass++)); do
@@ -155,7 +166,7 @@ for ((pass = 1; pass <= passes; pass++)); do
         fi
     done
 done
-if [ "$only" = graphs ] || [ "$only" = alloc ]; then echo "$BENCH_MACHINE"; $only; exit; fi
+if [ "$only" = graphs ] || [ "$only" = alloc ] || [ "$only" = comm ]; then echo "$BENCH_MACHINE"; $only; exit; fi
 [ $passes = 1 ] || bench/compile.sh $out >>$BENCH_RESULTS || remark devstream "failed: compile.sh"
 
 echo "$BENCH_MACHINE"
@@ -164,12 +175,14 @@ if [ $passes = 1 ]; then
     status=$?
     echo && graphs || status=1
     echo && alloc || status=1
+    echo && comm || status=1
     exit $status
 fi
 $out/report $BENCH_RESULTS $out docs/bench.md
 status=$?
 echo && graphs || status=1
 echo && alloc || status=1
+echo && comm || status=1
 cuda || status=1
 if command -v gnuplot >/dev/null; then
     gnuplot -e "folder='$out'; out='docs/bench.svg'" bench/plot.gp || status=1

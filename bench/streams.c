@@ -99,6 +99,8 @@ TIME(time_query, ((void)flags, ds_stream_query(s)))
 TIME(time_query_plain, ((void)flags, (ds_stream_query)(s)))
 TIME(time_flags, (ds_stream_flags)(s, &flags))
 TIME(time_nothing, nothing(s, &flags))
+TIME(time_range, ((void)flags, (void)s, ds_range_push("range") + ds_range_pop()))
+TIME(time_two_nothings, (nothing(s, &flags) + nothing(s, &flags)))
 
 /* Median over pairs of batches run one after the other. */
 static double difference(double (*more)(ds_stream), double (*less)(ds_stream)) {
@@ -115,6 +117,7 @@ static void calls(void) {
     q_sync(0);
     bench_put("call_site", "devstream", difference(time_query, time_query_plain));
     bench_put("handle_pin", "devstream", difference(time_flags, time_nothing));
+    bench_put("range", "devstream", difference(time_range, time_two_nothings));
 }
 
 /* ---- memory ------------------------------------------------------------------------------------------------------- */

@@ -129,6 +129,14 @@ KERNEL(ds__comm_integers)(char *out, ds__comm_inputs in, uint64_t bytes, uint32_
     }
 }
 
+/* v is zero above the number's bits, and what is returned means nothing there. */
+DEVICE uint64_t quotient(uint64_t v, uint32_t kind, uint32_t divisor) {
+    uint32_t bits = 8u << (kind & 3);
+    uint64_t sign = kind >= DS__COMM_I8 ? 0 - (v >> (bits - 1)) : 0;
+    v = ((v ^ sign) - sign) << (64 - bits) >> (64 - bits);
+    return ((v / divisor) ^ sign) - sign;
+}
+
 /* The second half of an average: numbers of 8 << kind % 4 bits, one a thread. */
 KERNEL(ds__comm_divide)(char *out, uint64_t bytes, uint32_t kind, uint32_t divisor) {
     uint64_t step = (uint64_t)BLOCK_COUNT * THREADS, shift = kind & 3, v;
@@ -138,7 +146,7 @@ KERNEL(ds__comm_divide)(char *out, uint64_t bytes, uint32_t kind, uint32_t divis
         else if (shift == 1) v = ((const uint16_t *)out)[i];
         else if (shift == 2) v = ((const uint32_t *)out)[i];
         else v = ((const uint64_t *)out)[i];
-        v = ds__comm_quotient(v, kind, divisor);
+        v = quotient(v, kind, divisor);
         if (shift == 0) ((uint8_t *)out)[i] = (uint8_t)v;
         else if (shift == 1) ((uint16_t *)out)[i] = (uint16_t)v;
         else if (shift == 2) ((uint32_t *)out)[i] = (uint32_t)v;
@@ -147,6 +155,15 @@ KERNEL(ds__comm_divide)(char *out, uint64_t bytes, uint32_t kind, uint32_t divis
 }
 
 /* ---- sums and products of floats, begun with -0 and 1, which change nothing but a NaN ---- */
+
+DEVICE void reals_step_f32(uint32_t op, uint32_t *a, const uint32_t *x) {
+    float f = ds__f32_of(*a), g = ds__f32_of(*x);
+    if (op == DS__COMM_SUM) *a = ds__f32_bits(f + g); else *a = ds__f32_bits(f * g);
+}
+DEVICE void reals_step_f64(uint32_t op, uint64_t *a, const uint64_t *x) {
+    double f = ds__f64_of(*a), g = ds__f64_of(*x);
+    if (op == DS__COMM_SUM) *a = ds__f64_bits(f + g); else *a = ds__f64_bits(f * g);
+}
 
 KERNEL(ds__comm_f32)(char *out, ds__comm_inputs in, uint64_t bytes, uint32_t inputs, uint32_t op, uint32_t divisor) {
     walk w = walk_of(out, bytes, 12);
@@ -171,7 +188,7 @@ KERNEL(ds__comm_f32)(char *out, ds__comm_inputs in, uint64_t bytes, uint32_t inp
             }
             for (uint32_t j = 0; j < 4; j++) {
                 uint32_t x = v[j];
-                ds__comm_step_f32(op == DS__COMM_SUM ? DS__COMM_SUM : DS__COMM_PRODUCT, &a[j], &x);
+                reals_step_f32(op, &a[j], &x);
             }
         } while (++k < inputs);
         if (divisor > 1) {
@@ -208,8 +225,8 @@ KERNEL(ds__comm_f64)(char *out, ds__comm_inputs in, uint64_t bytes, uint32_t inp
         do {
             pair8 x = longs_get(in.at[k], &w);
             uint64_t y = x[0], z = x[1];
-            ds__comm_step_f64(op == DS__COMM_SUM ? DS__COMM_SUM : DS__COMM_PRODUCT, &low, &y);
-            ds__comm_step_f64(op == DS__COMM_SUM ? DS__COMM_SUM : DS__COMM_PRODUCT, &high, &z);
+            reals_step_f64(op, &low, &y);
+            reals_step_f64(op, &high, &z);
         } while (++k < inputs);
         if (divisor > 1) {
 #pragma nounroll
@@ -260,7 +277,7 @@ KERNEL(ds__comm_halves)(char *out, ds__comm_inputs in, uint64_t bytes, uint32_t 
                     if (is_inside(&w, i)) x = *(const uint16_t *)(p + i);
                 }
                 widen(kind, &x);
-                ds__comm_step_f32(op == DS__COMM_SUM ? DS__COMM_SUM : DS__COMM_PRODUCT, &a, &x);
+                reals_step_f32(op, &a, &x);
                 mine[i / 2 * THREADS] = a;
             }
         } while (++k < inputs);
@@ -293,7 +310,7 @@ KERNEL(ds__comm_halves_cut)(char *out, ds__comm_inputs in, uint64_t bytes, uint3
                 x = ((const uint16_t *)in.at[k])[i];
                 widen(kind, &x);
             }
-            ds__comm_step_f32(op == DS__COMM_SUM ? DS__COMM_SUM : DS__COMM_PRODUCT, &a, &x);
+            reals_step_f32(op, &a, &x);
         }
         ds__comm_end_f32(divisor, &a);
         if (wide & DS__COMM_WIDE_OUT) {

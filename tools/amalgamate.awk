@@ -1,5 +1,5 @@
 # Writes the single file: devstream.h with devstream_cpu.h in the places where it is included, and the other headers behind it.
-#     awk -f tools/amalgamate.awk devstream.h devstream_cpu.h devstream_alloc.h devstream_comm.h > single/devstream.h
+#     awk -f tools/amalgamate.awk devstream.h devstream_cpu.h devstream_alloc.h devstream_comm.h devstream_rng.h > single/devstream.h
 # devstream.h includes it twice: the first place gets the declarations, the second what follows the cut line.
 
 FNR == 1 { file++ }
@@ -44,7 +44,7 @@ END {
         }
         sub(/ devstream_cpu\.h must lie beside it\./, "", line[1, i])
         print line[1, i]
-        if (i == 1) print "\n   This is the single file, made of devstream.h, devstream_cpu.h, devstream_alloc.h and devstream_comm.h by `make amalgamate`."
+        if (i == 1) print "\n   This is the single file, made of devstream.h, devstream_cpu.h, devstream_alloc.h, devstream_comm.h and devstream_rng.h by `make amalgamate`."
     }
     for (f = 3; f <= file; f++)
         for (i = 1; i <= lines[f]; i++)

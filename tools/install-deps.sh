@@ -43,6 +43,7 @@ bench|have xz|xz-utils|xz|xz|xz|xz|xz
 bench|library libjemalloc.so.2|libjemalloc2|jemalloc|jemalloc|-|libjemalloc2|jemalloc
 bench|library libmimalloc.so.2|libmimalloc2.0|mimalloc|mimalloc|mimalloc2|-|mimalloc
 bench|library libtcmalloc_minimal.so.4|libtcmalloc-minimal4|gperftools-libs|gperftools|gperftools|gperftools|tcmalloc (gperftools)
+bench|have mpicc && have mpirun|libopenmpi-dev openmpi-bin|openmpi-devel|openmpi|openmpi-dev openmpi|openmpi4-devel|OpenMPI (mpicc, mpirun)
 kernels|have clang-14|clang-14|-|-|-|-|clang 14 by the name of clang-14 (the PTX of another version differs)
 model|have spin|spin|-|-|-|-|spin
 END

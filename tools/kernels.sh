@@ -7,7 +7,8 @@
 # A block lies between the lines
 #     /* >>device-code DIR/NAME.cu: written by make kernels */    and    /* <<device-code DIR/NAME.cu */
 # in a header or C file. It gets the parts between ">>shared" and "<<shared" of DIR/NAME.h, if there is such a file, and for
-# each kernel X of DIR/NAME.cu a string ptx_X with a module of its own, within the 4095 characters that C11 promises.
+# each kernel X of DIR/NAME.cu a string ptx_X with a module of its own; of the library's own, ds__X, the string is ds__ptx_X. What is longer
+# than the 4095 characters that C11 promises is an array of strings, which are to be put together, with a 0 behind the last.
 # The text depends on the compiler, so the compiler is pinned. Without it or without ptxas there is nothing to do, except
 # where CI or REQUIRE_KERNELS is set: there that is an error.
 set -eu
@@ -56,7 +57,12 @@ to_c() { # to_c FILE.cu <PTX
     { global = global $0 " "; if (/;$/) { variable[++variables] = global; global = "" } }
 
     # One line of a literal at a time; n counts what the compiler will count.
-    function put(text) { n += length(text) + 1; gsub(/"/, "\\\"", text); out = out "\n    \"" text "\\n\"" }
+    function put(text) {
+        if (n + length(text) + 1 > 4095) { pieces = pieces out ", /* " n " characters */"; out = ""; n = 0 }
+        n += length(text) + 1
+        gsub(/"/, "\\\"", text)
+        out = out "\n    \"" text "\\n\""
+    }
     function put_statements(text,    part, parts, i, line) {
         parts = split(text, part, "\n")
         line = ""
@@ -89,12 +95,13 @@ to_c() { # to_c FILE.cu <PTX
             gsub(/%rd/, "%d", text)
             gsub(/, /, ",", text)
             n = 0
-            out = "static const char ptx_" entry "[] ="
+            out = pieces = ""
             lines = split(header, line, "\n")
             for (i = 1; i < lines; i++) put(line[i])
             put_statements(before text)
-            if (n > 4095) fail(entry " has " n " characters, more than the 4095 that a literal may have")
-            print out "; /* " n " characters */"
+            name = entry ~ /^ds__/ ? "ds__ptx_" substr(entry, 5) : "ptx_" entry
+            if (pieces == "") print "static const char " name "[] =" out "; /* " n " characters */"
+            else print "static const char *const " name "[] = {" pieces out ", /* " n " characters */\n    0 };"
         }
     }'
 }
@@ -169,16 +176,16 @@ from_c() { # from_c FILE LIST
     awk -v list="$2" '
     /^\/\* >>device-code / { source = $3; sub(/:$/, "", source) }
     /^\/\* <<device-code / { source = "" }
-    source && /^static const char ptx_/ {
+    source && /^static const char (\*const )?(ds__)?ptx_/ {
         modules++
-        name = $4
-        sub(/^ptx_/, "", name)
+        name = $4 == "*const" ? $5 : $4
+        sub(/ptx_/, "", name)
         sub(/\[.*/, "", name)
         print source, name >list
     }
     source && /^    "/ {
         sub(/^    "/, "")
-        sub(/\\n"(; .*)?$/, "")
+        sub(/\\n"([;,] .*)?$/, "")
         gsub(/\\"/, "\"")
         if (/^\.(version|target|address_size)/ && modules > 1) next
         print

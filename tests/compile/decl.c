@@ -11,6 +11,6 @@ ds_result use_declarations(ds_stream stream, const void *src, void *dst) {
             if (ds_copy(dst, src, 16, stream) < 0) return DS_ERR_FAILED;
         }
     }
-    DS_IGNORE(ds_stream_synchronize(stream));
+    DS_RANGE_SCOPE("a range") DS_DEVICE_OF_SCOPE(dst) DS_IGNORE(ds_stream_synchronize(stream));
     return ds_last_error()[0] == 0 ? DS_OK : DS_NOT_READY;
 }

@@ -2,6 +2,7 @@
 #define DEVSTREAM_IMPLEMENTATION
 #if __has_include("devstream_comm.h")
 #include "devstream_comm.h"
+#include "devstream_rng.h"
 #else
 #include "devstream.h"
 #endif

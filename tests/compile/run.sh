@@ -48,8 +48,9 @@ skipped=0
 
 cxx_of() { echo "$1" | sed 's/clang/clang++/; t; s/gcc/g++/; t; s/cc$/c++/'; }
 header_names=devstream.h
-[ -n "$label" ] || header_names="$header_names devstream_cpu.h devstream_alloc.h devstream_comm.h"
+[ -n "$label" ] || header_names="$header_names devstream_cpu.h devstream_alloc.h devstream_comm.h devstream_rng.h"
 alloc=devstream_alloc.h; [ -z "$label" ] || alloc=devstream.h
+rng=devstream_rng.h
 
 dialects='-std=c11'
 [ -n "$fast" ] || dialects='-std=c11 -std=gnu11 -std=c11,-D_GNU_SOURCE -std=c11,-include,stdio.h'
@@ -99,9 +100,14 @@ compiler() { # compiler CC: what is done with each compiler
     t "$cc, the allocator's example: runs" "
         awk -v want=header -f \$T/extract.awk \$I/devstream_alloc.h >app.c
         $cc -std=c11 \$C app.c -o app -pthread && ./app >out && grep -q 'bytes are cached' out"
+    t "$cc, the generators' example: runs" "
+        awk -v want=header -f \$T/extract.awk \$I/$rng >app.c
+        $cc -std=c11 \$C app.c -o app -pthread && ./app >out && grep -q '^[0-9.]* [0-9.]* [0-9.]* [0-9.]*\$' out"
     [ -z "$fast" ] || return 0
     t "$cc, DEVSTREAM_NO_SITES: runs" "$cc -std=c11 \$C -DIMPLEMENT -DDEVSTREAM_NO_SITES \$T/use.c -o use -pthread && ./use"
     t "$cc, DEVSTREAM_NO_CPU: runs" "$cc -std=c11 \$C \$T/nocpu.c -o nocpu -pthread && ./nocpu"
+    t "$cc -ffast-math, reductions of floats are refused: runs" "
+        $cc -std=c11 -ffast-math \$C \$T/fastmath.c -o fastmath -pthread && ./fastmath"
     t "$cc, the allocator after devstream.h, static, without sites: runs" "
         { echo '#include \"devstream.h\"'; awk -v want=header -f \$T/extract.awk \$I/devstream_alloc.h; } >app.c
         $cc -std=c11 -DDEVSTREAM_STATIC -DDEVSTREAM_NO_SITES \$C app.c -o app -pthread && ./app >out && grep -q 'bytes are cached' out"
@@ -115,7 +121,7 @@ compiler() { # compiler CC: what is done with each compiler
 single() {
     cc=$1
     declarations "$cc"
-    for d in -DDEVSTREAM_IMPLEMENTATION -DDEVSTREAM_STATIC -DDEVSTREAM_NO_SITES '-DDEVSTREAM_STATIC -DDEVSTREAM_NO_SITES' \
+    for d in -DDEVSTREAM_IMPLEMENTATION -DDEVSTREAM_NO_NVTX -DDEVSTREAM_STATIC -DDEVSTREAM_NO_SITES '-DDEVSTREAM_STATIC -DDEVSTREAM_NO_SITES' \
         -DDEVSTREAM_NO_CPU -DDEVSTREAM_API=extern "-DDEVSTREAM_CUDA -I$CUDA_HOME/include"; do
         case $d in *CUDA*) [ -n "$CUDA_HOME" ] || continue ;; esac
         t "$cc ${d%% -I*}, the same as the several headers" "
@@ -140,8 +146,8 @@ if [ -n "$fast" ]; then impl=$OBJECT; else
 fi
 [ -z "$label" ] || runs "$CC" $impl
 
-t "exported names begin with ds_ and are declared" "
-    nm -g --defined-only $impl | awk '{ print \$NF }' >names
+t "exported names begin with ds_ and are declared, but for the weak ones of NVTX where its header is found" "
+    nm -g --defined-only $impl | awk '!(\$2 ~ /[VW]/ && tolower(\$NF) ~ /nvtx/) { print \$NF }' >names
     grep -v '^ds_[a-z]' names && { echo 'these names are visible'; exit 1; }
     for name in \$(cat names); do cat \$I/*.h | grep -q \"^DS[A-Z]* .*\\<\$name\\>\" || { echo \"\$name is not declared\"; exit 1; }; done"
 t "every declared function is there" "
@@ -183,6 +189,44 @@ fi
     command -v xz >/dev/null || exit 0
     $CC -std=c11 -O1 -I\$I \$root/examples/replay.c -o replay -pthread -lm && ./replay \$root/bench/data/train.trace.xz '' >out
     fails nonsense ./replay \$root/bench/data/train.trace.xz nonsense:1"
+[ -n "$fast$label" ] || t "examples: train recognises 95 % of the digits, with the same weights on one device and on four: runs" "
+    $CC -std=c11 -O2 \$C \$root/examples/train.c -o train -pthread
+    ./train \$root/examples/data/digits.csv >out && grep -q 'bit for bit' out"
+[ -n "$fast$label" ] || t "docs/collectives.md: its fragments are one program: runs" "
+    { printf '%s\n' '#define DEVSTREAM_IMPLEMENTATION' '#include \"devstream_comm.h\"' '#include <stdio.h>' \\
+          '#define CHECK(call) do { if ((call) < 0) { puts(ds_last_error()); return 1; } } while (0)' 'int main(void) {'
+      awk -v want=fragments -f \$T/extract.awk \$root/docs/collectives.md
+      echo 'return ds_shutdown() < 0; }'; } >app.c
+    $CC -std=c11 \$C app.c -o app -pthread
+    DEVSTREAM_CPU_DEVICES=4 DEVSTREAM_LOG=2 ./app 2>log
+    ! grep 'not freed' log"
+[ -n "$fast$label" ] || t "docs/random.md: its fragments are one program: runs" "
+    { printf '%s\n' '#define DEVSTREAM_IMPLEMENTATION' '#include \"devstream_rng.h\"' '#include <stdio.h>' \\
+          '#define CHECK(call) do { if ((call) < 0) { puts(ds_last_error()); return 1; } } while (0)' 'int main(void) {' \\
+          'ds_device device = ds_device_current(); ds_stream stream; void *x;' 'CHECK(ds_stream_create(NULL, &stream)); CHECK(ds_alloc(device, 4000, &x));'
+      awk -v want=fragments -f \$T/extract.awk \$root/docs/random.md
+      echo 'CHECK(ds_free(x)); CHECK(ds_stream_destroy(stream)); return ds_shutdown() < 0; }'; } >app.c
+    $CC -std=c11 \$C app.c -o app -pthread
+    DEVSTREAM_LOG=2 ./app 2>log && [ ! -s log ]"
+[ -n "$fast$label" ] || t "docs/ranges.md: its fragments are one program: runs" "
+    { printf '%s\n' '#define DEVSTREAM_IMPLEMENTATION' '#include \"devstream.h\"' '#include <stdio.h>' \\
+          '#define CHECK(call) do { if ((call) < 0) { puts(ds_last_error()); return 1; } } while (0)'
+      sed -n '/^static void show_range/,/^}/p' \$root/docs/ranges.md
+      echo 'int main(void) {'
+      awk -v want=fragments -f \$T/extract.awk \$root/docs/ranges.md
+      echo 'return ds_shutdown() < 0; }'; } >app.c
+    $CC -std=c11 \$C app.c -o app -pthread
+    ./app >out && grep -q 'uploads of the second half' out && grep -q 'power draw of cpu:0' out"
+[ -n "$fast$label" ] || t "docs/plans.md: its fragments are one program: runs" "
+    { printf '%s\n' '#define DEVSTREAM_IMPLEMENTATION' '#include \"devstream_comm.h\"' '#include <stdio.h>' \\
+          '#define CHECK(call) do { if ((call) < 0) { puts(ds_last_error()); return 1; } } while (0)' \\
+          'static int print(const char *text, size_t size, void *file) { return fwrite(text, 1, size, file) != size; }' 'int main(void) {'
+      awk -v want=fragments -f \$T/extract.awk \$root/docs/plans.md
+      echo 'return ds_shutdown() < 0; }'; } >app.c
+    $CC -std=c11 \$C app.c -o app -pthread
+    mkdir -p examples && cp -r \$root/examples/machines examples
+    DEVSTREAM_CPU_DEVICES=4 DEVSTREAM_LOG=2 ./app >out 2>log
+    grep -q '^broadcast of 1073741824 bytes' out && ! grep 'not freed' log"
 
 if [ -n "$fast$label" ]; then :
 elif have musl-gcc; then
@@ -212,6 +256,17 @@ if [ -n "$CUDA_HOME" ]; then
         t "$cc, DEVSTREAM_CUDA with cudart_static: runs" "
             $cc -std=c11 \$C -I\$CUDA_HOME/include \$T/cuda.c -o cuda -L\$CUDA_HOME/lib64 -lcudart_static -ldl -lrt -pthread && ./cuda"
     done
+    if [ -z "$fast" ] && [ -z "$label" ] && [ -e "$CUDA_HOME/include/nvtx3/nvToolsExt.h" ]; then
+        for cc in $compilers; do
+            t "$cc, ranges with NVTX's header, and without it by DEVSTREAM_NO_NVTX: run" "
+                for without in '' -DDEVSTREAM_NO_NVTX; do
+                    $cc -std=c11 \$C -I\$CUDA_HOME/include \$without -c \$T/impl.c -o impl.o
+                    $cc -std=c11 \$C impl.o \$T/use.c -o use -pthread -ldl && ./use
+                    nm -g --defined-only impl.o | awk '{ print \$NF }' | grep -v '^ds_[a-z]' >others || true
+                    if [ -n \"\$without\" ]; then [ ! -s others ]; else grep -q nvtxGlobals others && ! grep -qv -i nvtx others; fi
+                done"
+        done
+    fi
     if [ -z "$fast" ] && [ -z "$label" ]; then
         t "nvcc, C++ and C in one project, with cudart_static and cudart: runs" "
             \$CUDA_HOME/bin/nvcc -std=c++17 -Xcompiler -Wall,-Wextra,-Wshadow,-Werror -I\$I -c \$T/project.cu -o kernel.o

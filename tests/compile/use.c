@@ -42,6 +42,34 @@ static int leave_by_break(ds_stream stream) {
     return entered == 1 ? 0 : 1;
 }
 
+static void count_ranges(const ds_range_event *event, void *user) {
+    if (event->kind == DS_RANGE_PUSH || event->kind == DS_RANGE_POP) ++*(int *)user;
+}
+
+static int ranges(void) {
+    int told = 0;
+    ds_range range;
+    ds_domain domain;
+    ds_range_desc desc;
+    memset(&desc, 0, sizeof desc);
+    TRY(ds_domain_create("use", &domain));
+    desc.text = "with a number"; desc.domain = domain; desc.payload.kind = DS_PAYLOAD_F64; desc.payload.value.f64 = 0.5;
+    TRY(ds_range_hook(count_ranges, &told));
+    for (int i = 0; i < 3; i++) {
+        DS_RANGE_SCOPE("turn") {
+            if (i == 1) continue;
+            DS_RANGE_SCOPE_WITH(&desc) { if (i == 2) break; }
+        }
+    }
+    CHECK(ds_range_push("level") == 0 && ds_range_push("level") == 1 && ds_range_pop() == 1 && ds_range_pop() == 0);
+    TRY(ds_range_hook(NULL, NULL));
+    CHECK(told == 3 * 2 + 2 * 2 + 4);
+    TRY(ds_range_start("from", &range));
+    TRY(ds_range_end(range));
+    CHECK(ds_range_end(range) == DS_ERR_INVALID_HANDLE);
+    return 0;
+}
+
 int main(void) {
     static unsigned host[N];
     ds_stream stream, before, after, none;
@@ -58,6 +86,8 @@ int main(void) {
     memset(&desc, 0, sizeof desc);
     desc.name = "add"; desc.cpu_fn = add; desc.args_size = sizeof(add_args); desc.params = params; desc.param_count = 2;
 
+    if (ranges()) return 1;
+    CHECK(!ds_is_initialized()); /* ranges start nothing */
     TRY(ds_device_set(ds_cpu(0)));
     TRY(ds_stream_create(NULL, &stream));
     TRY(ds_event_create(DS_EVENT_DEFAULT, "done", &done));
@@ -78,6 +108,7 @@ int main(void) {
     TRY(ds_stream_current(ds_device_current(), &before));
     CHECK(leave_by_return(stream, &was_current) == 0);
     CHECK(leave_by_break(stream) == 0);
+    DS_DEVICE_OF_SCOPE(device) CHECK(ds_is_available(DS_DEVICE_CURRENT) && ds_is_initialized());
     TRY(ds_stream_current(ds_device_current(), &after));
     CHECK(was_current && ds_stream_equal(before, after));
 

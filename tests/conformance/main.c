@@ -6,8 +6,8 @@
 
 #define GROUPS(X) \
     X(devices) X(streams) X(current) X(events) X(copies) X(host_functions) X(kernels) X(failure) X(lifecycle) X(cpu_named) X(cuda) \
-    X(random) X(capture) X(graphs) X(graph_random) X(capture_matrix) X(sharing) X(memory_text) X(memory_lines) X(pinned) X(resources) X(memory_snapshot) \
-    X(pools) X(alloc) X(alloc_policy) X(alloc_shortage) X(alloc_stats) X(alloc_random) X(alloc_capture) X(alloc_backends) X(tensors) X(comm)
+    X(random) X(capture) X(graphs) X(graph_random) X(capture_matrix) X(ranges) X(device_functions) X(sync_debug) X(sharing) X(memory_text) X(memory_lines) X(pinned) X(resources) X(memory_snapshot) X(pools) \
+    X(checkpoints) X(alloc) X(alloc_policy) X(alloc_shortage) X(alloc_stats) X(alloc_random) X(alloc_capture) X(alloc_backends) X(tensors) X(comm) X(comm_torch) X(comm_random) X(comm_faults) X(comm_once) X(comm_plans) X(rng)
 #define DECLARE(name) extern const struct CMUnitTest tests_##name[]; extern const size_t tests_##name##_count;
 GROUPS(DECLARE)
 
@@ -32,7 +32,7 @@ int sharing_peer(void);
 
 int main(int argc, char **argv) {
     if (getenv("DS_TEST_PEER")) return sharing_peer(); /* the other process of a test */
-    static struct CMUnitTest all[1000];
+    static struct CMUnitTest all[2000];
     static char pattern[200];
     size_t count = 0;
     setenv("DEVSTREAM_CPU_DEVICES", "2", 0); /* tests between devices need two */
@@ -42,6 +42,7 @@ int main(int argc, char **argv) {
         if (harness_wants(tests_##name[i].initial_state)) all[count++] = tests_##name[i];
     GROUPS(COLLECT)
     if (getenv("DS_TEST_ALONE") && count != 1) return 99;
+    if (count == sizeof all / sizeof all[0]) { fprintf(stderr, "there are more tests than have room\n"); return 98; }
     if (argc > 1) {
         snprintf(pattern, sizeof pattern, "*%s*", argv[1]);
         cmocka_set_test_filter(pattern);

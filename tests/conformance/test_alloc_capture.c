@@ -818,6 +818,30 @@ static void test_a_pool_destroyed_during_a_capture_gives_its_memory_back_after_i
     }
 }
 
+/* CUDA says on a thread of its own that a graph is gone, at any time: also while the library ends. */
+static void test_a_graph_may_end_while_the_library_does(void **state) {
+    (void)state;
+    for (int round = 0; round < 20; round++) {
+        begin(PRESET_DEFAULT);
+        ds_stream s = stream(0);
+        ds_graph_exec exec[4];
+        for (int i = 0; i < 4; i++) {
+            ds_graph g;
+            capture(s, DS_CAPTURE_GLOBAL);
+            void *p = block(3000, s);
+            paint(p, 3000, 1, s);
+            ok(ds_mem_free(p));
+            exec[i] = end_capture(s, &g);
+            ok(ds_graph_destroy(g));
+        }
+        for (int i = 0; i < 4; i++) ok(ds_graph_exec_destroy(exec[i]));
+        ok(ds_stream_destroy(s));
+        harness_shutdown();
+    }
+    begin(PRESET_DEFAULT);
+    over();
+}
+
 static void test_out_of_memory_in_a_capture_is_an_error_and_the_capture_goes_on(void **state) {
     (void)state;
     for (int preset = 0; preset < PRESETS; preset++)
@@ -1147,6 +1171,7 @@ const struct CMUnitTest tests_alloc_capture[] = {
     DS_TEST(test_memory_of_an_ended_stream_is_not_unmapped_under_its_work, "peers D6"),
     DS_TEST(test_nothing_that_the_allocator_does_breaks_a_capture, "torch: test_cuda_graph_error_options, test_graph_record_stream"),
     DS_TEST(test_a_pool_destroyed_during_a_capture_gives_its_memory_back_after_it, "peers b.8"),
+    DS_TEST(test_a_graph_may_end_while_the_library_does, "memory of graphs"),
     DS_TEST(test_out_of_memory_in_a_capture_is_an_error_and_the_capture_goes_on, "torch: test_graph_capture_oom"),
     DS_TEST(test_two_threads_capture_at_once_each_with_its_own_memory, "peers D4"),
     DS_TEST(test_captures_that_fail_or_give_up_leave_no_memory_behind, "torch: test_graph_capture_oom"),

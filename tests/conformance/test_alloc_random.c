@@ -431,7 +431,7 @@ static uint64_t setting(const char *name, uint64_t otherwise) {
 
 static void test_random_programs_find_in_every_block_what_they_wrote(void **state) {
     (void)state;
-    uint64_t first = setting("DS_RANDOM_FIRST", 1), count = setting("DS_RANDOM_SEEDS", 30);
+    uint64_t first = setting("DS_RANDOM_FIRST", 1), count = setting("DS_RANDOM_SEEDS", 30 / HARNESS_THIRD);
     for (uint64_t seed = first; seed < first + count; seed++) run_program(seed);
 }
 
@@ -700,7 +700,7 @@ static int with_a_fault(int preset, const char *fault, long book_fault) {
 
 static void faults(int preset) {
     int quiet = 0;
-    for (int n = 1; quiet < 12; n++) { /* calls whose failure need not be told are some in a row */
+    for (int n = 1; quiet < 12; n += HARNESS_THIRD) { /* calls whose failure need not be told are some in a row */
         char fault[32];
         snprintf(fault, sizeof fault, "*:%d", n);
         quiet = with_a_fault(preset, fault, 0) ? 0 : quiet + 1;
@@ -719,12 +719,12 @@ static void test_a_fault_at_any_call_leaks_nothing_with_plain_segments(void **st
 
 static void test_a_shortage_of_bookkeeping_memory_leaks_nothing(void **state) {
     (void)state;
-    for (long n = 1; with_a_fault(PRESET_DEFAULT, NULL, n); n++) {}
+    for (long n = 1; with_a_fault(PRESET_DEFAULT, NULL, n); n += HARNESS_THIRD) {}
 }
 
 static void test_a_shortage_of_bookkeeping_memory_leaks_nothing_with_plain_segments(void **state) {
     (void)state;
-    for (long n = 1; with_a_fault(PRESET_TORCH, NULL, n); n++) {}
+    for (long n = 1; with_a_fault(PRESET_TORCH, NULL, n); n += HARNESS_THIRD) {}
 }
 
 const struct CMUnitTest tests_alloc_random[] = {

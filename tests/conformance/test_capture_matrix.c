@@ -30,6 +30,9 @@ typedef struct kit {
     ds_capture_status status;
     ds_capture_mode mode;
     ds_scope scope;
+    ds_domain domain;
+    ds_range range;
+    ds_range_scope range_scope;
     ds_cpu_stats stats;
     char text[500];
     int number;
@@ -49,6 +52,8 @@ static void no_callback(ds_stream stream, ds_result status, void *user) { (void)
 static ds_result put_nothing(ds_stream stream, void *user) { (void)stream; (void)user; return DS_OK; }
 static int write_nowhere(const char *text, size_t size, void *user) { (void)text; (void)size; (void)user; return 0; }
 static int do_nothing(size_t first, size_t count, const void *args) { (void)first; (void)count; (void)args; return 0; }
+static const ds_range_desc a_range = { .text = "here", .color = 0xff0000ff };
+static int known_or_not(ds_result r) { return r == DS_OK || r == DS_ERR_UNSUPPORTED; } /* where NVML is, and where it is not */
 static ds_result good(int yes) { return yes ? DS_OK : DS_ERR_DRIVER; }
 #define both(first, second) ((first) == DS_OK ? (second) : DS_ERR_DRIVER)
 #define left(enter, leave) ((enter), (leave), DS_OK)
@@ -77,6 +82,14 @@ static ds_kernel_desc kernel_desc(void) {
     X(BOTH, KEEPS(ILLEGAL_STATE),        "",    ds_init(NULL)) \
     X(BOTH, SAFE,                        "",    ds_backend_get(0, &k->backend)) \
     X(BOTH, SAFE,                        "",    ds_backend_report(k->text, sizeof k->text)) \
+    X(BOTH, SAFE,                       "",    ds_sync_debug_set(DS_SYNC_DEBUG_DEFAULT)) \
+    X(BOTH, SAFE,                       "",    ds_sync_debug_set_text("default")) \
+    X(BOTH, SAFE,                       "",    ds_sync_debug_get(&(ds_sync_debug_mode){ DS_SYNC_DEBUG_DEFAULT })) \
+    X(BOTH, SAFE,                       "",    good(ds_is_available((ds_device_type)k->device.type))) \
+    X(BOTH, SAFE,                       "",    good(ds_is_initialized())) \
+    X(BOTH, SAFE,                       "",    ds_arch_list(DS_DEVICE_CPU, k->text, sizeof k->text)) \
+    X(BOTH, SAFE,                       "",    good(ds_dtype_size(ds_float32()) == 4 && ds_dtype_equal(ds_int8(), ds_int8()))) \
+    X(BOTH, SAFE,                       "",    both(ds_dtype_print(ds_float16(), k->text, sizeof k->text), ds_dtype_parse("int32", &(ds_dtype){ 0, 0, 0 }))) \
     X(BOTH, SAFE,                        "",    ds_device_count(DS_DEVICE_CPU, &k->number)) \
     X(BOTH, SAFE,                        "",    ds_device_parse("cpu:0", &k->device)) \
     X(BOTH, SAFE,                        "",    ds_device_print(k->device, k->text, sizeof k->text)) \
@@ -86,6 +99,16 @@ static ds_kernel_desc kernel_desc(void) {
     X(BOTH, SAFE,                        "",    both(ds_device_push(k->other_device), ds_device_pop())) \
     X(BOTH, SAFE,                        "",    left(enter_device(k), ds_device_scope_leave(&k->scope))) \
     X(BOTH, SAFE,                        "",    ds_device_get_properties(k->device, &k->properties)) \
+    X(BOTH, SAFE,                       "",    ds_device_name(k->device, k->text, sizeof k->text)) \
+    X(BOTH, SAFE,                       "",    ds_device_capability(k->device, &k->number, NULL)) \
+    X(BOTH, SAFE,                       "",    good(known_or_not(ds_device_utilization(k->device, &k->flags, NULL)))) \
+    X(BOTH, SAFE,                       "",    good(known_or_not(ds_device_temperature(k->device, &k->flags)))) \
+    X(BOTH, SAFE,                       "",    good(known_or_not(ds_device_power_draw(k->device, &k->flags)))) \
+    X(BOTH, SAFE,                       "",    good(known_or_not(ds_device_clock_rate(k->device, &k->flags, NULL)))) \
+    X(BOTH, SAFE,                       "",    ds_device_set_label(k->device, "captures")) \
+    X(BOTH, SAFE,                       "",    ds_device_label(k->device, k->text, sizeof k->text)) \
+    X(BOTH, SAFE,                       "",    ds_device_of(k->h, &k->device)) \
+    X(BOTH, SAFE,                       "",    left((k->scope = ds_device_of_scope_enter(k->h)), ds_device_scope_leave(&k->scope))) \
     X(BOTH, SAFE,                        "",    ds_uuid_print(uuid, k->text, sizeof k->text)) \
     X(BOTH, SAFE,                        "",    ds_device_memory_info(k->device, &k->size, NULL)) \
     X(BOTH, SAFE,                        "",    ds_device_can_access_peer(k->device, k->other_device, &k->number)) \
@@ -94,6 +117,7 @@ static ds_kernel_desc kernel_desc(void) {
     X(CPU,  SPOILS(CAPTURE_UNSUPPORTED), "",    ds_device_reset(k->device)) \
     X(CUDA, KEEPS(UNSUPPORTED),          "",    ds_device_reset(k->device)) \
     X(BOTH, SAFE,                        "",    ds_cpu_get_stats(&k->stats)) \
+    X(BOTH, SAFE,                        "",    good(ds_cpu_clock(&(int64_t){ 0 }) == (getenv("DS_TEST_FABRIC") ? DS_OK : DS_ERR_UNSUPPORTED))) \
     /* streams */ \
     X(BOTH, SAFE,                        "",    ds_priority_from_paddle(1, &k->number)) \
     X(BOTH, SAFE,                        "P11", ds_stream_create(NULL, &k->fresh_stream)) \
@@ -121,12 +145,25 @@ static ds_kernel_desc kernel_desc(void) {
     X(BOTH, SAFE,                        "",    ds_stream_flags(k->origin, &k->flags)) \
     X(BOTH, SAFE,                        "",    ds_stream_priority(k->origin, &k->number, NULL)) \
     X(BOTH, SAFE,                        "",    ds_stream_label(k->origin, k->text, sizeof k->text)) \
+    X(BOTH, SAFE,                       "",    ds_stream_set_label(k->origin, "captures")) \
     X(BOTH, SAFE,                        "",    good(ds_stream_equal(k->origin, k->origin))) \
     X(BOTH, SAFE,                        "",    ds_stream_current(k->device, &k->previous)) \
     X(BOTH, SAFE,                        "",    ds_stream_use(k->origin, 0, NULL)) \
     X(BOTH, SAFE,                        "",    ds_stream_push(k->origin, 0)) \
     X(BOTH, SAFE,                        "",    both(ds_stream_push(k->origin, 0), ds_stream_pop())) \
     X(BOTH, SAFE,                        "",    left(enter_stream(k), ds_stream_scope_leave(&k->scope))) \
+    /* ranges */ \
+    X(BOTH, SAFE,                       "",    ds_domain_create("captured", &k->domain)) \
+    X(BOTH, SAFE,                       "",    ds_range_mark("here")) \
+    X(BOTH, SAFE,                       "",    ds_range_mark_with(&a_range)) \
+    X(BOTH, SAFE,                       "",    good(ds_range_push("here") == 0 && ds_range_pop() == 0)) \
+    X(BOTH, SAFE,                       "",    good(ds_range_push_with(&a_range) == 0 && ds_range_pop_in(a_range.domain) == 0)) \
+    X(BOTH, SAFE,                       "",    both(ds_range_start("here", &k->range), ds_range_end(k->range))) \
+    X(BOTH, SAFE,                       "",    both(ds_range_start_with(&a_range, &k->range), ds_range_end(k->range))) \
+    X(BOTH, SAFE,                       "",    ds_range_hook(NULL, NULL)) \
+    X(BOTH, SAFE,                       "",    ds_thread_set_label("capturing")) \
+    X(BOTH, SAFE,                       "",    left((k->range_scope = ds_range_scope_enter("here")), ds_range_scope_leave(&k->range_scope))) \
+    X(BOTH, SAFE,                       "",    left((k->range_scope = ds_range_scope_enter_with(&a_range)), ds_range_scope_leave(&k->range_scope))) \
     /* events */ \
     X(BOTH, SAFE,                        "P11", ds_event_create(0, NULL, &k->fresh_event)) \
     X(BOTH, SAFE,                        "",    ds_event_destroy(k->spare_event)) \
@@ -569,9 +606,10 @@ static int missing_rows(const char *path) {
     FILE *f = fopen(path, "r");
     if (!f) skip(); /* the tests run in another place */
     while (fgets(line, sizeof line, f)) {
-        char *at = strncmp(line, "DSDEF ", 6) ? NULL : strstr(line, " ds_"), *end = NULL;
+        char *at = strncmp(line, "DSDEF ", 6) || strchr(line, '{') ? NULL : strstr(line, " ds_"), *end = NULL;
         if (at && !strncmp(at, " ds_result ds_", 14)) at = strstr(at + 1, " ds_");
         if (at && !strncmp(at, " ds_scope ds_", 13)) at = strstr(at + 1, " ds_");
+        if (at && !strncmp(at, " ds_range_scope ds_", 19)) at = strstr(at + 1, " ds_");
         if (!at || !(end = strchr(at, '(')) || end - at > 90 || end[-1] == ' ') continue;
         snprintf(name, sizeof name, "%.*s(", (int)(end - at - 1), at + 1);
         functions++;

@@ -714,7 +714,7 @@ static void test_init_configures_the_first_use_and_is_refused_after_it(void **st
 }
 
 static void test_init_refuses_wrong_descriptions_and_changes_nothing(void **state) {
-    struct ds_cpu_desc many = { .devices = 65 }, negative = { .devices = -1 }, workers = { .workers = 257 };
+    struct ds_cpu_desc many = { .devices = DS_CPU_MAX_DEVICES + 1 }, negative = { .devices = -1 }, workers = { .workers = 257 };
     (void)state;
     harness_shutdown();
     ds_result r[] = {

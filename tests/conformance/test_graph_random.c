@@ -498,7 +498,7 @@ static void random_graphs(int captured, uint64_t count) {
 }
 
 /* The stand-in's kernels are slow. */
-static uint64_t usual(void) { return harness_is_cpu() ? 500 : 80; }
+static uint64_t usual(void) { return (harness_is_cpu() ? 500 : 80) / HARNESS_THIRD; }
 
 static void test_random_graphs_built_by_hand_agree_with_the_oracle(void **state) {
     (void)state;
@@ -517,8 +517,8 @@ static void test_random_graphs_agree_with_the_oracle_however_they_are_scheduled(
     (void)state;
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
         harness_restart(&(ds_init_desc){ .cpu = &ways[i] });
-        random_graphs(0, 40);
-        random_graphs(1, 40);
+        random_graphs(0, 40 / HARNESS_THIRD);
+        random_graphs(1, 40 / HARNESS_THIRD);
     }
     harness_restart(NULL);
 }

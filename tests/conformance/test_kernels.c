@@ -2,7 +2,9 @@
 #include "harness.h"
 
 #include <limits.h>
+#include <stdatomic.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Counts how often every item is handled, and the calls: the argument struct itself. */
 typedef struct tally {
@@ -117,6 +119,42 @@ static void test_no_items_do_nothing(void **state) {
     ok(ds_launch(k, 0, &t, sizeof t, s));
     ok(ds_stream_synchronize(s));
     assert_int_equal(t.sums[CALLS] + t.sums[TOTAL], 0);
+    ok(ds_kernel_destroy(k));
+    ok(ds_stream_destroy(s));
+}
+
+/* Items that take long: the host that waits has gone to sleep before there is anything to join. */
+typedef struct slow_args { _Atomic(void *) *threads; size_t room; } slow_args;
+static _Thread_local int this_thread;
+
+static int slow_kernel(size_t first, size_t count, const void *args) {
+    const slow_args *a = args;
+    (void)first;
+    for (size_t i = 0; i < count; i++) harness_nap();
+    for (size_t i = 0; i < a->room; i++) {
+        void *none = NULL;
+        if (atomic_compare_exchange_strong(&a->threads[i], &none, (void *)&this_thread) || none == (void *)&this_thread) break;
+    }
+    return 0;
+}
+
+static void test_a_second_thread_joins_a_long_kernel_while_the_host_sleeps(void **state) {
+    (void)state;
+    if (sysconf(_SC_NPROCESSORS_ONLN) < 2) skip();
+    _Atomic(void *) threads[8];
+    slow_args a = { threads, 8 };
+    ds_kernel k;
+    ds_stream s;
+    ok(ds_kernel_create(&(ds_kernel_desc){ .name = "slow", .cpu_fn = slow_kernel, .args_size = sizeof a }, &k));
+    ok(ds_stream_create(NULL, &s));
+    for (int round = 0; round < 5; round++) {
+        for (int i = 0; i < 8; i++) atomic_store(&threads[i], NULL);
+        for (int i = 0; i < 40; i++) harness_nap(); /* the workers sleep too */
+        ok(ds_launch(k, 1000, &a, sizeof a, s));
+        ok(ds_stream_synchronize(s));
+        assert_non_null(threads[0]);
+        assert_non_null(threads[1]);
+    }
     ok(ds_kernel_destroy(k));
     ok(ds_stream_destroy(s));
 }
@@ -449,6 +487,7 @@ const struct CMUnitTest tests_kernels[] = {
     DS_TEST_CPU(test_a_grain_of_size_max_never_splits, "kernels"),
     DS_TEST_CPU(test_item_counts_near_size_max_do_not_wrap, "kernels"),
     DS_TEST(test_no_items_do_nothing, "kernels"),
+    DS_TEST_CPU(test_a_second_thread_joins_a_long_kernel_while_the_host_sleeps, "kernels"),
     DS_TEST(test_split_launches_of_a_stream_stay_in_order, "peers b.1"),
     DS_TEST(test_arguments_are_copied_at_the_launch, "kernels"),
     DS_TEST(test_the_largest_argument_struct_arrives_whole, "kernels"),

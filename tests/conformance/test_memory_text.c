@@ -380,6 +380,7 @@ static const char *processes(const char *library, const char *mode) {
     setenv("DEVSTREAM_NVML", library, 1);
     setenv("DS_TEST_NVML_MODE", mode, 1);
     memset(&got, 0, sizeof got);
+    harness_restart(NULL); /* what was loaded before goes */
     ok(ds_mem_list_processes(harness_device(0), write_sheet, &got));
     unsetenv("DEVSTREAM_NVML");
     assert_memory_equal(got.text, "GPU:0\n", 6);
@@ -413,6 +414,7 @@ static void test_nvml_tells_which_processes_use_a_gpu(void **state) {
     assert_non_null(strstr(processes("/nonexistent/libnvidia-ml.so.1", "two"), "cannot be loaded"));
     assert_non_null(strstr(processes("libc.so.6", "two"), "lacks functions"));
     unsetenv("DS_TEST_NVML_MODE");
+    harness_restart(NULL);
 }
 
 /* ---- out of memory ---- */

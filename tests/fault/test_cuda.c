@@ -15,6 +15,7 @@
 #include <cmocka.h>
 #include <cuda_runtime_api.h>
 #include "devstream_alloc.h"
+#include "devstream_comm.h"
 #include "kernels_ptx.h"
 #include "standin/standin.h"
 
@@ -217,6 +218,7 @@ static void cold_verbs(world *w, void (*after)(const char *verb)) {
     ds_kernel k;
     ds_device_properties p;
     ds_pointer_info info;
+    ds_topology *topology;
     void *m;
     size_t a, b;
     int x, y;
@@ -239,6 +241,8 @@ static void cold_verbs(world *w, void (*after)(const char *verb)) {
     DO(ds_device_memory_info(ds_cuda(w->device), &a, &b))
     DO(ds_device_priority_range(ds_cuda(w->device), &x, &y))
     DO(ds_device_can_access_peer(ds_cuda(w->device), ds_cuda(3), &x))
+    DO(ds_topology_of_devices((ds_device[]){ ds_cuda(w->device), ds_cuda(3) }, 2, 0, &topology))
+    ds_topology_free(topology);
     DO(ds_device_set(ds_cuda(2)))
     DO(ds_device_push(ds_cuda(3)))
     DO(ds_device_pop())

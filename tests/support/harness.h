@@ -2,6 +2,7 @@
    reach, a kernel whose operations do not commute. DS_TEST_DRIVER says which devices are tested: cpu (the default) or cuda. */
 #ifndef HARNESS_H
 #define HARNESS_H
+#include "slow.h"
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

@@ -1,11 +1,11 @@
-/* Stands for NVML in the test of ds_mem_list_processes, which loads it by DEVSTREAM_NVML. DS_TEST_NVML_MODE says how it behaves.
-   Written from nvml.h. With -DOLD it has only what NVML had before 2020. Build: cc -shared -fPIC nvml.c -o nvml.so */
+/* Stands for NVML, which is loaded by DEVSTREAM_NVML. DS_TEST_NVML_MODE says how it behaves. Written from nvml.h. With -DOLD processes
+   are told as before 2020, and there are no sensors. Build: cc -shared -fPIC nvml.c -o nvml.so */
 #include <stdlib.h>
 #include <string.h>
 
 #define EXPORT __attribute__((visibility("default")))
 
-enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NO_PERMISSION = 4, UNINITIALIZED = 1, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, DRIVER_NOT_LOADED = 9 };
+enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4, UNINITIALIZED = 1, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, DRIVER_NOT_LOADED = 9 };
 #ifdef OLD
 typedef struct process { unsigned pid; unsigned long long used; } process;
 #else
@@ -19,6 +19,10 @@ EXPORT int nvmlDeviceGetHandleByUUID(const char *uuid, void **out);
 EXPORT int nvmlDeviceGetHandleByPciBusId_v2(const char *pci, void **out);
 EXPORT int nvmlDeviceGetComputeRunningProcesses(void *device, unsigned *count, process *out);
 EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, process *out);
+EXPORT int nvmlDeviceGetUtilizationRates(void *device, unsigned out[2]);
+EXPORT int nvmlDeviceGetTemperature(void *device, int sensor, unsigned *out);
+EXPORT int nvmlDeviceGetPowerUsage(void *device, unsigned *out);
+EXPORT int nvmlDeviceGetClockInfo(void *device, int clock, unsigned *out);
 
 static int started, device;
 
@@ -34,7 +38,8 @@ int nvmlInit_v2(void) {
 }
 int nvmlShutdown(void) { return started-- > 0 ? SUCCESS : UNINITIALIZED; }
 
-const char *nvmlErrorString(int code) { return code == NO_PERMISSION ? "no permission" : code == NOT_FOUND ? "not found" : "another error"; }
+const char *nvmlErrorString(int code) { return code == NO_PERMISSION ? "no permission" : code == NOT_FOUND ? "not found" :
+                                                              code == NOT_SUPPORTED ? "not supported" : "another error"; }
 
 /* GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx, in lower case. */
 static int is_uuid(const char *text) {
@@ -79,4 +84,30 @@ static int running(void *of, unsigned *count, process *out) {
 int nvmlDeviceGetComputeRunningProcesses(void *of, unsigned *count, process *out) { return running(of, count, out); }
 #else
 int nvmlDeviceGetComputeRunningProcesses_v3(void *of, unsigned *count, process *out) { return running(of, count, out); }
+
+/* A part of a GPU has no sensors of its own. */
+static int sensor(void *of) {
+    return started != 1 ? UNINITIALIZED : of != &device ? INVALID_ARGUMENT : mode("denied") ? NO_PERMISSION : mode("mig") ? NOT_SUPPORTED : SUCCESS;
+}
+static unsigned value(unsigned of) { return mode("unavailable") ? ~0u : of; }
+int nvmlDeviceGetUtilizationRates(void *of, unsigned out[2]) {
+    int code = sensor(of);
+    if (code == SUCCESS) { out[0] = 37; out[1] = value(12); }
+    return code;
+}
+int nvmlDeviceGetTemperature(void *of, int which, unsigned *out) {
+    int code = which == 0 ? sensor(of) : INVALID_ARGUMENT;
+    if (code == SUCCESS) *out = value(54);
+    return code;
+}
+int nvmlDeviceGetPowerUsage(void *of, unsigned *out) {
+    int code = sensor(of);
+    if (code == SUCCESS) *out = value(123456);
+    return code;
+}
+int nvmlDeviceGetClockInfo(void *of, int which, unsigned *out) {
+    int code = which == 1 || which == 2 ? sensor(of) : INVALID_ARGUMENT;
+    if (code == SUCCESS) *out = which == 1 ? 1410 : value(1215);
+    return code;
+}
 #endif

@@ -1,5 +1,5 @@
-/* The kernels of the collectives, in all the forms that they have: vectors of 16 and of 32 bytes on the CPU, the device's source compiled
-   for the host, and its PTX run by the interpreter. All give the same bits as loops over single numbers that are written here once
+/* The kernels of the collectives, in all the forms that they have: vectors of 16 and of 32 bytes on the CPU, as the program is built and
+   with -O3 -march=native, the device's source compiled for the host, and its PTX run by the interpreter. All give the same bits as loops over single numbers that are written here once
    more. Memory is as tight as it can be: a byte read or written outside of what a kernel was given fails. */
 #define DEVSTREAM_IMPLEMENTATION
 #include "../../devstream_comm.h"
@@ -31,10 +31,18 @@ typedef uint64_t pair8 __attribute__((vector_size(16), may_alias));
 #include "../../kernels/comm.cu"
 #pragma GCC diagnostic pop
 
+/* ---- the CPU's forms with all that the processor has: native/comm_kernels.c ---- */
+
+void native_reduce_part(const ds__comm_reduce_args *args, uint64_t first, uint64_t end, int vector);
+int native_reduce_items(size_t first, size_t count, const void *args);
+int native_divide_items(size_t first, size_t count, const void *args);
+int native_pack_items(size_t first, size_t count, const void *args);
+
 /* ---- launches ---- */
 
-enum { CPU_16, CPU_32, HOST, PTX, FORMS };
-static const char *const form_names[] = {"vectors of 16 bytes", "vectors of 32 bytes", "the device's source", "PTX"};
+enum { CPU_16, CPU_32, NATIVE_16, NATIVE_32, HOST, PTX, FORMS };
+static const char *const form_names[] = {"vectors of 16 bytes", "vectors of 32 bytes", "vectors of 16 bytes, native", "vectors of 32 bytes, native",
+                                         "the device's source", "PTX"};
 
 typedef struct range {
     const void *start;
@@ -106,14 +114,14 @@ static void run_reduce(int form, const ds__comm_reduce_args *given, unsigned blo
     m.range[0] = (range){a.out, (size_t)a.bytes * (a.wide & DS__COMM_WIDE_OUT ? 2 : 1), 1};
     for (uint32_t k = 0; k < a.inputs; k++)
         m.range[m.count++] = (range){a.in.at[k], (size_t)a.bytes * (k == 0 && (a.wide & DS__COMM_WIDE_IN) ? 2 : 1), 0};
-    if (form == CPU_32 && !ds__comm_has_32()) form = CPU_16;
-    if (form == CPU_16) ds__comm_reduce_part(&a, 0, a.bytes, 16);
-    else if (form == CPU_32) ds__comm_reduce_part(&a, 0, a.bytes, 32);
+    if ((form == CPU_32 || form == NATIVE_32) && !ds__comm_has_32()) form--;
+    if (form <= CPU_32) ds__comm_reduce_part(&a, 0, a.bytes, form == CPU_16 ? 16 : 32);
+    else if (form <= NATIVE_32) native_reduce_part(&a, 0, a.bytes, form == NATIVE_16 ? 16 : 32);
     else if (form == HOST) run_host_reduce(which, blocks, &a);
     else run_ptx(which, &m, blocks, &a);
     if (!divides) return;
-    if (form <= CPU_32) {
-        assert_int_equal(ds__comm_divide_items(0, (size_t)(a.bytes / DS__COMM_ITEM + 1), &d), 0);
+    if (form <= NATIVE_32) {
+        assert_int_equal((form <= CPU_32 ? ds__comm_divide_items : native_divide_items)(0, (size_t)(a.bytes / DS__COMM_ITEM + 1), &d), 0);
     } else if (form == HOST) {
         host_blocks = blocks;
         for (host_block = 0; host_block < blocks; host_block++)
@@ -420,7 +428,7 @@ static void test_every_half_becomes_the_float_that_it_is_and_back(void **unused)
         }
 }
 
-/* All halves in one launch of every form: the sum of one. */
+/* All halves in one launch of every form: the sum of one, and the smallest. */
 static void test_all_halves_pass_through_every_form(void **unused) {
     (void)unused;
     for (uint32_t kind = DS__COMM_F16; kind <= DS__COMM_BF16; kind++) {
@@ -428,10 +436,12 @@ static void test_all_halves_pass_through_every_form(void **unused) {
         const unsigned char *p[] = {in.data};
         ds__comm_reduce_args r = {.out = out.data, .in = {{in.data}}, .bytes = 131072, .inputs = 1, .kind = kind};
         for (uint32_t h = 0; h < 65536; h++) memcpy(in.data + 2 * h, &(uint16_t){(uint16_t)h}, 2);
-        reduce_plainly(&r, p, want.data);
-        for (int form = 0; form < FORMS; form++) {
-            run_reduce(form, &r, 8);
-            expect_same(out.data, want.data, 131072, &r, form, "all halves");
+        for (r.op = DS__COMM_SUM; r.op <= DS__COMM_MIN; r.op += DS__COMM_MIN) {
+            reduce_plainly(&r, p, want.data);
+            for (int form = 0; form < FORMS; form++) {
+                run_reduce(form, &r, 8);
+                expect_same(out.data, want.data, 131072, &r, form, "all halves");
+            }
         }
         free(in.block), free(out.block), free(want.block);
     }
@@ -521,6 +531,17 @@ static void test_an_average_is_the_sum_divided(void **unused) {
             compare_forms(kind, DS__COMM_SUM, 45, inputs, inputs, 0, aligned_offsets, inputs == 3 ? 1 : -1, 1, "average");
 }
 
+/* The sum of one, divided by what it is not the average of. */
+static void test_any_divisor_divides_exactly(void **unused) {
+    static const uint32_t divisors[] = {2, 3, 7, 10, 127, 128, 255, 256, 257, 641, 65535, 65536, 65537, 0x7fffffff, 0x80000000, 0x80000001, 0xfffffffe, 0xffffffff};
+    (void)unused;
+    for (uint32_t kind = 0; kind <= DS__COMM_I64; kind++)
+        for (size_t i = 0; i < sizeof divisors / sizeof *divisors + 6; i++) {
+            uint32_t divisor = i < sizeof divisors / sizeof *divisors ? divisors[i] : (uint32_t)next_random() | 2;
+            compare_forms(kind, DS__COMM_SUM, 61, 1, divisor, 0, aligned_offsets, -1, 1, "divided");
+        }
+}
+
 static void test_any_number_of_blocks_does_everything(void **unused) {
     static const unsigned blocks[] = {1, 2, 3, 5, 9};
     (void)unused;
@@ -590,17 +611,50 @@ static void test_items_and_stores_around_the_caches(void **unused) {
         assert_int_equal(ds__comm_reduce_items(2, 1, &r), 0);
         assert_int_equal(ds__comm_reduce_items(0, 2, &r), 0);
         expect_same(out.data, want.data, bytes, &r, CPU_32, "items");
-        for (int vector = 16; vector <= 32; vector += 16) {
-            if (vector == 32 && !ds__comm_has_32()) continue;
+        memset(out.data, 0x5a, bytes);
+        assert_int_equal(native_reduce_items(0, 3, &r), 0);
+        expect_same(out.data, want.data, bytes, &r, NATIVE_32, "items");
+        for (int form = CPU_16; form <= NATIVE_32; form++) {
+            int vector = form % 2 && ds__comm_has_32() ? 32 : 16;
             memset(out.data, 0x5a, bytes);
             r.bytes = DS__COMM_STREAM_BYTES;
-            ds__comm_reduce_part(&r, 0, bytes, vector);
+            (form <= CPU_32 ? ds__comm_reduce_part : native_reduce_part)(&r, 0, bytes, vector);
             r.bytes = bytes;
-            expect_same(out.data, want.data, bytes, &r, vector / 16 - 1, "around the caches");
+            expect_same(out.data, want.data, bytes, &r, form, "around the caches");
         }
         for (int k = 0; k < 2; k++) free(in[k].block);
         free(out.block), free(want.block);
     }
+}
+
+/* Rounded upwards, subnormal numbers as zero, and traps: a reduction neither sees nor changes that. */
+static void test_how_a_thread_computes_is_not_seen(void **unused) {
+#if defined(__x86_64__)
+    enum { COUNT = 999, STATE = 0xdd40 }; /* both zeros, upwards, no mask for a division by zero */
+    (void)unused;
+    for (uint32_t kind = DS__COMM_F16; kind < KINDS; kind++)
+        for (int native = 0; native < 2; native++) {
+            size_t bytes = COUNT * (size_t)size_of[kind];
+            operand in[2] = {make_operand(bytes, 0), make_operand(bytes, 0)}, out = make_operand(bytes, 0), want = make_operand(bytes, 0);
+            const unsigned char *p[] = {in[0].data, in[1].data};
+            ds__comm_reduce_args r = {.out = out.data, .in = {{in[0].data, in[1].data}}, .bytes = bytes, .inputs = 2, .kind = kind,
+                                      .op = kind < DS__COMM_C64 ? DS__COMM_SUM : DS__COMM_PRODUCT};
+            unsigned usual = __builtin_ia32_stmxcsr(), left;
+            fill(in[0].data, bytes, kind);
+            fill(in[1].data, bytes, kind);
+            reduce_plainly(&r, p, want.data);
+            __builtin_ia32_ldmxcsr(STATE);
+            assert_int_equal((native ? native_reduce_items : ds__comm_reduce_items)(0, 1, &r), 0);
+            left = __builtin_ia32_stmxcsr();
+            __builtin_ia32_ldmxcsr(usual);
+            assert_int_equal(left & 0xffc0, STATE);
+            expect_same(out.data, want.data, bytes, &r, native ? NATIVE_32 : CPU_32, "another rounding");
+            free(in[0].block), free(in[1].block), free(out.block), free(want.block);
+        }
+#else
+    (void)unused;
+    skip();
+#endif
 }
 
 /* ---- copies ---- */
@@ -662,6 +716,9 @@ static void test_copies_of_any_strides(void **unused) {
         assert_int_equal(ds__comm_pack_items(0, items, &p), 0);
         assert_memory_equal(dst.data, want.data, dst_bytes);
         memset(dst.data, 0xa5, dst_bytes);
+        assert_int_equal(native_pack_items(0, items, &p), 0);
+        assert_memory_equal(dst.data, want.data, dst_bytes);
+        memset(dst.data, 0xa5, dst_bytes);
         host_blocks = 2;
         for (host_block = 0; host_block < 2; host_block++)
             for (host_thread = 0; host_thread < THREADS; host_thread++) host_ds__comm_pack(p.dst, p.src, p.dims, p.elements, p.ndim, p.size);
@@ -672,6 +729,42 @@ static void test_copies_of_any_strides(void **unused) {
         assert_memory_equal(dst.data, want.data, dst_bytes);
         free(src.block), free(dst.block), free(want.block);
     }
+}
+
+/* Very short rows, and columns that are so far apart that the rows are copied by tiles; with a gap behind every other kind of row. */
+static void test_copies_by_columns_and_by_tiles(void **unused) {
+    enum { APART = 16384 };
+    static const uint64_t columns[] = {2, 7, 8, 33, 104};
+    int by_tiles = 0;
+    (void)unused;
+    for (uint32_t size = 1; size <= 16; size *= 2)
+        for (int c = 0; c < 5; c++)
+            for (uint64_t rows = 64 / size - 1; rows < 1024 / size; rows = 9 * rows + 20) {
+                ds__comm_pack_args p = {.elements = 2 * rows * columns[c], .ndim = 3, .size = size};
+                const int64_t pitch = (int64_t)(columns[c] + (c & 1)) * size;
+                const int64_t dst[] = {pitch * (int64_t)rows, pitch, size}, src[] = {APART * (int64_t)columns[c], size, APART};
+                const uint64_t dims[] = {2, rows, columns[c]};
+                size_t bytes = 2 * (size_t)dst[0], items = (size_t)(p.elements * size + DS__COMM_ITEM - 1) / DS__COMM_ITEM;
+                operand from = make_operand(2 * (size_t)src[0] - APART + (size_t)rows * size, 0), to = make_operand(bytes, 0), want = make_operand(bytes, 0);
+                memcpy(p.dims.size, dims, sizeof dims);
+                memcpy(p.dims.dst, dst, sizeof dst);
+                memcpy(p.dims.src, src, sizeof src);
+                by_tiles += ds__comm_tile(&p) != 0;
+                fill(from.data, from.bytes, DS__COMM_U64);
+                p.src = (const char *)from.data;
+                p.dst = (char *)want.data;
+                pack_plainly(&p);
+                p.dst = (char *)to.data;
+                for (int form = 0; form < 3; form++) {
+                    memset(to.data, 0xa5, bytes);
+                    if (form == 0) assert_int_equal(ds__comm_pack_items(0, items, &p), 0);
+                    if (form == 1) assert_int_equal(native_pack_items(0, items, &p), 0);
+                    for (size_t i = items; form == 2 && i-- > 0; ) assert_int_equal(ds__comm_pack_items(i, 1, &p), 0);
+                    assert_memory_equal(to.data, want.data, bytes);
+                }
+                free(from.block), free(to.block), free(want.block);
+            }
+    assert_true(by_tiles > 0);
 }
 
 static void test_items_of_a_copy(void **unused) {
@@ -826,11 +919,14 @@ int main(void) {
         cmocka_unit_test(test_integers_begin_at_any_byte),
         cmocka_unit_test(test_the_result_may_be_any_of_the_inputs),
         cmocka_unit_test(test_an_average_is_the_sum_divided),
+        cmocka_unit_test(test_any_divisor_divides_exactly),
         cmocka_unit_test(test_any_number_of_blocks_does_everything),
         cmocka_unit_test(test_how_a_reduction_is_cut_does_not_matter),
         cmocka_unit_test(test_a_wide_input_or_result_of_halves),
         cmocka_unit_test(test_items_and_stores_around_the_caches),
+        cmocka_unit_test(test_how_a_thread_computes_is_not_seen),
         cmocka_unit_test(test_copies_of_any_strides),
+        cmocka_unit_test(test_copies_by_columns_and_by_tiles),
         cmocka_unit_test(test_items_of_a_copy),
         cmocka_unit_test(test_what_cannot_be_reduced_is_refused),
         cmocka_unit_test(test_reductions_are_launched_on_cpu_devices),

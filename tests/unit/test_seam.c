@@ -31,7 +31,7 @@ static void ok(ds_result r) {
 static ds_result attach(ds_stream stream, const void *key, ds__attachment_fn fn, uint64_t *pool, void **out) {
     ds__stream *s = ds__stream_pin(stream);
     assert_non_null(s);
-    ds_result r = ds__capture_attachment(s, key, fn, pool, release, out);
+    ds_result r = ds__capture_attachment(s, key, fn, pool, release, NULL, out);
     ds__stream_unpin(s);
     return r;
 }

@@ -1224,6 +1224,25 @@ static void test_peers_are_as_the_matrix_says(void) {
     CODE(cudaErrorPeerAccessUnsupported, cudaDeviceEnablePeerAccess(0, 0));
 }
 
+static void test_links_are_nvlink_where_the_setting_says_so(void) {
+    int value = 9;
+    OK(cudaDeviceGetP2PAttribute(&value, cudaDevP2PAttrNativeAtomicSupported, 1, 2));
+    assert_int_equal(value, 1);
+    OK(cudaDeviceGetP2PAttribute(&value, cudaDevP2PAttrPerformanceRank, 2, 1));
+    assert_int_equal(value, 0);
+    OK(cudaDeviceGetP2PAttribute(&value, cudaDevP2PAttrNativeAtomicSupported, 0, 2));
+    assert_int_equal(value, 0);
+    OK(cudaDeviceGetP2PAttribute(&value, cudaDevP2PAttrPerformanceRank, 0, 2));
+    assert_int_equal(value, 1);
+    OK(cudaDeviceGetP2PAttribute(&value, cudaDevP2PAttrAccessSupported, 0, 2));
+    assert_int_equal(value, 1);
+    CODE(cudaErrorInvalidDevice, cudaDeviceGetP2PAttribute(&value, cudaDevP2PAttrAccessSupported, 2, 2));
+    CODE(cudaErrorInvalidDevice, cudaDeviceGetP2PAttribute(&value, cudaDevP2PAttrAccessSupported, 0, 4));
+    CODE(cudaErrorInvalidValue, cudaDeviceGetP2PAttribute(NULL, cudaDevP2PAttrAccessSupported, 0, 1));
+    CODE(cudaErrorInvalidValue, cudaDeviceGetP2PAttribute(&value, (enum cudaDeviceP2PAttr)0, 0, 1));
+    assert_int_equal(standin_contexts(), 0);
+}
+
 static void test_without_a_driver_every_call_says_so(void) {
     int   n = 77, version = 77;
     void *p;
@@ -1459,6 +1478,7 @@ static test tests[] = {
     ENDS(test_an_entry_point_is_found_by_name_version_and_kind_of_stream),
     ENDS(test_peer_access_is_enabled_once_and_in_one_direction),
     WITH(test_peers_are_as_the_matrix_says, "STANDIN_PEERS=0111001111011110"),
+    WITH(test_links_are_nvlink_where_the_setting_says_so, "STANDIN_NVLINK=0-1,2-1"),
     WITH(test_without_a_driver_every_call_says_so, "STANDIN_ERROR=35"),
     WITH(test_without_a_gpu_there_is_no_device, "STANDIN_DEVICES=0"),
     ENDS(test_the_nth_call_fails),

@@ -188,6 +188,8 @@ typedef struct device {
     int            arena_fd;         /* the file behind it */
     size_t         arena_size, arena_next, used;
     unsigned char  can_reach[MAX_DEVICES], reaches[MAX_DEVICES]; /* peer access: possible, enabled */
+    unsigned char  nvlink[MAX_DEVICES];
+    int            engines, memory_khz;
 } device;
 
 /* ---- functions and their calls ---- */
@@ -196,6 +198,7 @@ typedef struct device {
     X(cudaGetDeviceCount) X(cudaGetDevice) X(cudaSetDevice) X(cudaPeekAtLastError) X(cudaGetLastError) X(cudaGetErrorName)    \
     X(cudaGetErrorString) X(cudaRuntimeGetVersion) X(cudaDriverGetVersion) X(cudaDeviceGetAttribute)                          \
     X(cudaGetDeviceProperties) X(cudaDeviceGetPCIBusId) X(cudaDeviceSynchronize) X(cudaDeviceCanAccessPeer)                   \
+    X(cudaDeviceGetP2PAttribute)                                                                                              \
     X(cudaDeviceEnablePeerAccess) X(cudaDeviceDisablePeerAccess) X(cudaDeviceGetStreamPriorityRange) X(cudaMemGetInfo)        \
     X(cudaMalloc) X(cudaFree) X(cudaHostAlloc) X(cudaMallocHost) X(cudaFreeHost) X(cudaHostRegister) X(cudaHostUnregister)    \
     X(cudaPointerGetAttributes) X(cudaStreamCreate) X(cudaStreamCreateWithFlags) X(cudaStreamCreateWithPriority)              \

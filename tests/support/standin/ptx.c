@@ -1009,7 +1009,7 @@ static void address_of(parser *p, uint16_t d, const symbol *s, uint64_t add) {
 }
 
 static void mov_pack(parser *p, type t, uint16_t d) {   /* mov.b64 d, {lo, hi} */
-    uint16_t parts[4];
+    uint16_t parts[4] = { 0 };
     size_t   first = p->at;
     unsigned commas = 0;
     for (; !is(p, "}") && peek(p)->kind; p->at++) commas += is(p, ",") ? 1 : 0;

@@ -91,6 +91,34 @@ static void read_peers(int n) {
             si_devices[i].can_reach[j] = i != j && (all || (!none && text[i * n + j] == '1'));
 }
 
+static void read_nvlinks(int n) {
+    const char *text = getenv("STANDIN_NVLINK"), *at = text;
+    int         all = text && !strcmp(text, "all"), a, b, end = 0;
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < n; j++) si_devices[i].nvlink[j] = all && i != j;
+    if (all || !text || !*text || !strcmp(text, "none")) return;
+    for (;; at++, end = 0) {
+        if (sscanf(at, "%2d-%2d%n", &a, &b, &end) != 2 || a < 0 || b < 0 || a >= n || b >= n || a == b || (at[end] && at[end] != ','))
+            si_fail_test("STANDIN_NVLINK=%s: neither all nor none nor pairs of devices, as 0-1,1-2", text);
+        si_devices[a].nvlink[b] = si_devices[b].nvlink[a] = 1;
+        at += end;
+        if (!*at) return;
+    }
+}
+
+/* The i-th number of a list. */
+static int nth_number(const char *name, int i, int standard) {
+    const char *text = getenv(name);
+    char       *end;
+    if (!text || !*text) return standard;
+    for (;; text = end + 1) {
+        long value = strtol(text, &end, 10);
+        if (end == text || value < 0 || value > 100000000 || (i ? *end != ',' : *end && *end != ','))
+            si_fail_test("%s: not a number for each device, with commas", name);
+        if (!i--) return (int)value;
+    }
+}
+
 static unsigned long long next_stream_id = 1;
 
 static void start(void) {
@@ -101,12 +129,14 @@ static void start(void) {
     atomic_store(&null_mode, (int)setting("STANDIN_NULL", 0, 1));
     if (!si_config.devices && !si_config.error) si_config.error = cudaErrorNoDevice;
     read_peers(si_config.devices);
+    read_nvlinks(si_config.devices);
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     for (int i = 0; i < si_config.devices; i++) {
         device *d = &si_devices[i];
         d->index = i;
+        d->engines = nth_number("STANDIN_ENGINES", i, 3), d->memory_khz = nth_number("STANDIN_MEMORY_CLOCK", i, 2619000);
         d->work.last = &d->work.first, d->calls.last = &d->calls.first;
         d->legacy.device = i, d->legacy.blocking = d->legacy.is_static = 1, d->legacy.id = next_stream_id++;
         d->legacy.handle = cudaStreamLegacy;
@@ -1247,14 +1277,14 @@ int si_attribute(int index, int which) {
     case cudaDevAttrMaxPitch: return (int)MAX_PITCH;
     case cudaDevAttrMaxRegistersPerBlock: case cudaDevAttrMaxRegistersPerMultiprocessor: return 65536;
     case cudaDevAttrClockRate: return 1755000;
-    case cudaDevAttrMemoryClockRate: return 2619000;
+    case cudaDevAttrMemoryClockRate: return si_devices[index].memory_khz;
     case cudaDevAttrTextureAlignment: case cudaDevAttrSurfaceAlignment: return 512;
     case cudaDevAttrTexturePitchAlignment: case cudaDevAttrMaxBlocksPerMultiprocessor: return 32;
     case cudaDevAttrMultiProcessorCount: return 8;
     case cudaDevAttrMaxThreadsPerMultiProcessor: return 2048;
     case cudaDevAttrGlobalMemoryBusWidth: return 5120;
     case cudaDevAttrL2CacheSize: return 50 << 20;
-    case cudaDevAttrAsyncEngineCount: return 3;
+    case cudaDevAttrAsyncEngineCount: return si_devices[index].engines;
     case cudaDevAttrPciBusId: return index + 1;
     case cudaDevAttrComputeCapabilityMajor: return 9;
     case cudaDevAttrComputeCapabilityMinor: return 0;
@@ -1296,7 +1326,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int index) {
     p->multiProcessorCount = 8;
     p->maxThreadsPerMultiProcessor = 2048;
     p->pciBusID = index + 1;
-    p->asyncEngineCount = 3;
+    p->asyncEngineCount = si_devices[index].engines;
     p->memoryBusWidth = 5120;
     p->l2CacheSize = 50 << 20;
     p->canMapHostMemory = p->concurrentKernels = p->unifiedAddressing = p->streamPrioritiesSupported = 1;
@@ -1311,7 +1341,7 @@ cudaError_t cudaDeviceGetPCIBusId(char *text, int length, int index) {
     ENTER(cudaDeviceGetPCIBusId);
     if (!is_device(index)) return result(cudaErrorInvalidDevice);
     if (!text || length < 13) return result(cudaErrorInvalidValue);
-    snprintf(text, (size_t)length, "0000:%02x:00.0", (unsigned)index + 1);
+    snprintf(text, (size_t)length, "0000:%02X:00.0", (unsigned)index + 1);
     return cudaSuccess;
 }
 
@@ -1332,6 +1362,16 @@ cudaError_t cudaDeviceCanAccessPeer(int *can, int index, int peer) {
     if (!is_device(index) || !is_device(peer)) return result(cudaErrorInvalidDevice);
     if (!can) return result(cudaErrorInvalidValue);
     *can = si_devices[index].can_reach[peer];
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetP2PAttribute(int *value, enum cudaDeviceP2PAttr which, int index, int peer) {
+    ENTER(cudaDeviceGetP2PAttribute);
+    if (!is_device(index) || !is_device(peer) || index == peer) return result(cudaErrorInvalidDevice);
+    if (!value || which < cudaDevP2PAttrPerformanceRank || which > cudaDevP2PAttrCudaArrayAccessSupported)
+        return result(cudaErrorInvalidValue);
+    int reach = si_devices[index].can_reach[peer], nvlink = reach && si_devices[index].nvlink[peer];
+    *value = which == cudaDevP2PAttrPerformanceRank ? !nvlink : which == cudaDevP2PAttrNativeAtomicSupported ? nvlink : reach;
     return cudaSuccess;
 }
 

@@ -15,6 +15,9 @@
      STANDIN_DEVICES         number of devices, 1 to 16 (4)
      STANDIN_PEERS           which devices reach each other: "all" (the default), "none", or n*n characters 0 and 1, row by row:
                              character i*n+j says whether device i can reach the memory of device j
+     STANDIN_NVLINK          which of them do so over NVLink: "all", "none" (the default), or pairs: "0-1,1-2"
+     STANDIN_ENGINES         copy engines of each device: a number for each, with commas (3 each)
+     STANDIN_MEMORY_CLOCK    kHz of the memory of each, likewise (2619000)
      STANDIN_MEMORY          bytes of memory of each device (8 GiB)
      STANDIN_ERROR           a number: every call answers it, as on a machine without a driver (35, 34) or without a GPU (100)
      STANDIN_NULL            1: as after standin_null(1)

@@ -1,0 +1,2314 @@
+/* devstream_rng.h - random numbers on devices: generators, and fills on a stream.
+
+   Do this:
+       #define DEVSTREAM_IMPLEMENTATION
+       #include "devstream_rng.h"
+   in exactly one C file, and #include "devstream_rng.h" wherever else it is used. devstream.h and devstream_cpu.h must lie beside it;
+   link as devstream.h says.
+
+   A generator is a seed and an offset. A fill takes the next numbers of the sequence that the seed gives, on a stream, and moves the offset on.
+   Every device has a generator of its own, which a zeroed ds_rng stands for; a program may make more.
+
+   Example (compiles as it stands):
+       #define DEVSTREAM_IMPLEMENTATION
+       #include "devstream_rng.h"
+       #include <stdio.h>
+       int main(void) {
+           float y[4];
+           void *x;
+           ds_stream s;
+           ds_rng rng = { 0 };
+           if (ds_stream_current(ds_device_current(), &s) < 0 || ds_alloc(ds_device_current(), sizeof y, &x) < 0 ||
+               ds_rng_manual_seed(ds_device_current(), 42) < 0 || ds_rng_uniform(rng, ds_float32(), x, 4, 0, 1, s) < 0 ||
+               ds_copy(y, x, sizeof y, s) < 0 || ds_stream_synchronize(s) < 0) { fprintf(stderr, "%s\n", ds_last_error()); return 1; }
+           printf("%g %g %g %g\n", y[0], y[1], y[2], y[3]);
+           return ds_shutdown() < 0;
+       }
+
+   Contents: generators; seeds and states; fills; implementation (kernels, generators, fills).
+
+   Numbers are words of Philox4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3; SC11). Which words an element gets
+   is the generator's mapping:
+   - DS_RNG_ELEMENT: it depends on the seed, the offset and the element's index only. The bits are the same on every device and driver, however a fill is
+     cut into parts, and two fills one after the other give what one of both lengths gives, if the first one's words end with a block (of four).
+   - DS_RNG_TORCH: the numbers of torch.cuda for the same seed and GPU. They depend on how many multiprocessors it has, which can be given, so that any
+     device reproduces any GPU. Uniform numbers (float32 in [0, 1)) and integers are torch's bit for bit; normal and exponential ones are near, to about
+     1e-6 of a deviation, since torch takes the GPU's fast sine, cosine and logarithm. See docs/random.md for what was compared with a GPU.
+
+   Rules beyond devstream.h's:
+   - Several threads may use a generator at once: each fill has numbers of its own, in the order of the calls.
+   - Fills may be captured: each launch of the graph takes numbers anew, from where the generator is at the launch. The graph keeps what it needs of
+     the generator; seeds that are set between launches count.
+   - Nothing here calls the C library's mathematics, and results are not contracted: gcc, clang and a GPU give the same bits. Under -ffast-math and its
+     like normal and exponential fills are refused.
+
+   Known gaps: random numbers are not for secrets. torch's randperm, multinomial and dropout take numbers in ways of their own, so ds_rng_permutation is
+   the same in both mappings. Launching a graph that has fills while its stream captures is refused: add it as a child graph; as a child twice it gives
+   the same numbers twice in a launch. All fills of a graph must be of the device of the stream that launches it. A capture that devstream did not
+   begin (of a wrapped stream) has the same numbers at each replay. */
+
+#ifndef DEVSTREAM_RNG_H_INCLUDED
+#define DEVSTREAM_RNG_H_INCLUDED
+
+#include "devstream.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- generators ------------------------------------------------------------------------------------------------ */
+
+/** A generator. Zeroed: the one of the device that it is used on. */
+typedef struct ds_rng {
+    uint64_t id; /**< index and generation; 0: the device's own */
+} ds_rng;
+
+/** Which numbers of the sequence an element gets; see the top of this file. */
+typedef enum ds_rng_mapping {
+    DS_RNG_ELEMENT = 0, /**< by its index: the same everywhere */
+    DS_RNG_TORCH = 1    /**< as torch.cuda deals them out to the threads of a GPU */
+} ds_rng_mapping;
+
+/** The seed of generators that were not seeded (torch's). Those of devices begin with a random one. */
+#define DS_RNG_DEFAULT_SEED UINT64_C(67280421310721)
+
+/** Bytes of a state: the seed, then the offset, in the machine's order (torch's). */
+#define DS_RNG_STATE_SIZE 16
+
+/** What ds_rng_create takes. */
+typedef struct ds_rng_desc {
+    ds_device device;               /**< zeroed: the thread's current one */
+    uint64_t seed;                  /**< 0: DS_RNG_DEFAULT_SEED; for the seed 0 call ds_rng_set_seed */
+    ds_rng_mapping mapping;         /**< see there */
+    int multiprocessors;            /**< DS_RNG_TORCH: of the GPU whose numbers are wanted; 0: the device's own, on a CPU device 132 (H100, H200) */
+    int threads_per_multiprocessor; /**< DS_RNG_TORCH: how many threads one can have at a time, a multiple of 256; 0: the device's own, on a CPU device 2048 */
+    const char *label;              /**< for messages; copied; may be NULL */
+} ds_rng_desc;
+
+/** What ds_rng_get_info gives. */
+typedef struct ds_rng_info {
+    ds_device device;               /**< where it is used */
+    uint64_t seed;                  /**< its seed */
+    uint64_t offset;                /**< words that it has given, a multiple of 4 */
+    ds_rng_mapping mapping;         /**< which numbers an element gets */
+    int multiprocessors;            /**< of DS_RNG_TORCH */
+    int threads_per_multiprocessor; /**< of DS_RNG_TORCH */
+} ds_rng_info;
+
+/** Makes a generator for the streams of a device; its offset is 0. NULL: of the current device, all defaults. Any thread, also during a capture. */
+DSDEF DS_MUST_USE ds_result ds_rng_create(const ds_rng_desc *desc, ds_rng *out);
+/** Makes one in the same state (torch's clone_state). DS_ERR_CAPTURE_UNSUPPORTED while a capture that uses the generator is open. */
+DSDEF DS_MUST_USE ds_result ds_rng_clone(ds_rng rng, ds_rng *out);
+/** The handle becomes invalid. Pending fills still run, and graphs with fills of it go on taking numbers from it. The devices' own cannot be destroyed. */
+DSDEF DS_MUST_USE ds_result ds_rng_destroy(ds_rng rng);
+/** The generator of a device, which is made and seeded at random at first use. It needs no destroying. */
+DSDEF DS_MUST_USE ds_result ds_rng_default(ds_device device, ds_rng *out);
+/** Where it is and how far it has come. Fills that are captured do not move the offset; launches do. */
+DSDEF DS_MUST_USE ds_result ds_rng_get_info(ds_rng rng, ds_rng_info *out);
+/** Changes the mapping of later fills; as in ds_rng_desc. */
+DSDEF DS_MUST_USE ds_result ds_rng_set_mapping(ds_rng rng, ds_rng_mapping mapping, int multiprocessors, int threads_per_multiprocessor);
+
+/* ---- seeds and states ------------------------------------------------------------------------------------------ */
+
+/* A zeroed generator is that of the current device in this section. While a capture that uses a generator is open, its seed cannot change (setting the one
+   that it has is allowed), and its offset and state cannot be asked for or set: DS_ERR_CAPTURE_UNSUPPORTED, and the capture goes on. */
+
+/** Sets the seed, and the offset to 0. */
+DSDEF DS_MUST_USE ds_result ds_rng_set_seed(ds_rng rng, uint64_t seed);
+/** Takes a random seed, from the operating system, and sets the offset to 0. out_seed may be NULL. */
+DSDEF DS_MUST_USE ds_result ds_rng_reseed(ds_rng rng, uint64_t *out_seed);
+/** The seed as it was set last. */
+DSDEF DS_MUST_USE ds_result ds_rng_get_seed(ds_rng rng, uint64_t *out_seed);
+/** Words that were given since it was seeded. */
+DSDEF DS_MUST_USE ds_result ds_rng_get_offset(ds_rng rng, uint64_t *out_offset);
+/** Goes to a place in the sequence. DS_ERR_INVALID_VALUE unless it is a multiple of 4, and less than 2^63. */
+DSDEF DS_MUST_USE ds_result ds_rng_set_offset(ds_rng rng, uint64_t offset);
+/** Writes the DS_RNG_STATE_SIZE bytes of the state to host memory: torch's get_rng_state. */
+DSDEF DS_MUST_USE ds_result ds_rng_get_state(ds_rng rng, void *out, size_t size);
+/** Takes a state over, also torch's. A state of 8 bytes is a seed with the offset 0; another size than 8 or 16 is refused. */
+DSDEF DS_MUST_USE ds_result ds_rng_set_state(ds_rng rng, const void *state, size_t size);
+
+/** Seeds the generator of a device: torch.cuda.manual_seed. A type of device of which there is none here is ignored, as in torch. */
+DSDEF DS_MUST_USE ds_result ds_rng_manual_seed(ds_device device, uint64_t seed);
+/** Seeds the generators of all devices of all drivers. */
+DSDEF DS_MUST_USE ds_result ds_rng_manual_seed_all(uint64_t seed);
+/** Seeds the generator of a device at random: torch.cuda.seed. out_seed may be NULL. */
+DSDEF DS_MUST_USE ds_result ds_rng_seed(ds_device device, uint64_t *out_seed);
+/** Seeds the generators of all devices with one random seed. out_seed may be NULL. */
+DSDEF DS_MUST_USE ds_result ds_rng_seed_all(uint64_t *out_seed);
+/** The seed of a device's generator: torch.cuda.initial_seed. */
+DSDEF DS_MUST_USE ds_result ds_rng_initial_seed(ds_device device, uint64_t *out_seed);
+/** The states of the generators of all devices of a type, one behind the other. *out_count: how many devices there are; out may be NULL, and has room for
+    `capacity` states, else DS_ERR_INVALID_VALUE. A zeroed type is that of the current device. */
+DSDEF DS_MUST_USE ds_result ds_rng_get_state_all(ds_device_type type, void *out, size_t capacity, size_t *out_count);
+/** Gives each device of a type the state at its index; count: how many, at most as many as there are devices. All are checked before the first is set. */
+DSDEF DS_MUST_USE ds_result ds_rng_set_state_all(ds_device_type type, const void *states, size_t count);
+
+/* ---- fills ----------------------------------------------------------------------------------------------------- */
+
+/* Each fill puts a kernel on the stream, which writes count elements at out, memory that the stream's device can reach, and takes the words that it needs from
+   the generator, rounded up to a multiple of 4; a fill of nothing takes none. The generator must belong to the stream's device: DS_ERR_DEVICE_MISMATCH.
+   The types are float16, bfloat16, float32 and float64, and where it is said also bool and the integers: DS_ERR_UNSUPPORTED for others. Nothing blocks.
+   After a refused call the generator is as it was. */
+
+/** Uniform in [from, to): from + u (to - from), rounded to the type, where `to` becomes `from`. u has as many bits as the type's fraction (24, 11, 8 and 53);
+    in torch's mapping it is torch's. from <= to, and the difference must be a finite number of the type. Elements take one word, of float64 two. */
+DSDEF DS_MUST_USE ds_result ds_rng_uniform(ds_rng rng, ds_dtype dtype, void *out, size_t count, double from, double to, ds_stream stream);
+/** Normal, by Box and Muller's formula: up to 6.7 deviations from the mean (f64: 8.6). deviation >= 0. Words as ds_rng_uniform. */
+DSDEF DS_MUST_USE ds_result ds_rng_normal(ds_rng rng, ds_dtype dtype, void *out, size_t count, double mean, double deviation, ds_stream stream);
+/** Exponential, with the mean 1 / rate; never 0 but where the type has none so small. rate > 0. Words as ds_rng_uniform. */
+DSDEF DS_MUST_USE ds_result ds_rng_exponential(ds_rng rng, ds_dtype dtype, void *out, size_t count, double rate, ds_stream stream);
+/** Integers in [low, high), of any integer type that has them all, or bool. An element takes one word where high - low is at most 2^16 or a power of two
+    up to 2^32, else two; so none is more likely than another by more than a 2^16th. torch's mapping takes remainders, of one word below 2^28, else of two. */
+DSDEF DS_MUST_USE ds_result ds_rng_integers(ds_rng rng, ds_dtype dtype, void *out, size_t count, int64_t low, int64_t high, ds_stream stream);
+/** 1 with the probability p, else 0, of any type but complex ones; torch's mapping has no float64. Elements take one word. */
+DSDEF DS_MUST_USE ds_result ds_rng_bernoulli(ds_rng rng, ds_dtype dtype, void *out, size_t count, double p, ds_stream stream);
+/** Random bits; of torch's mapping too, every type of 1 to 8 bytes. */
+DSDEF DS_MUST_USE ds_result ds_rng_bits(ds_rng rng, ds_dtype dtype, void *out, size_t count, ds_stream stream);
+/** The integers 0 to count - 1 in random order, as int32 or int64. Up to 256 elements every order is as likely as another. Of more it is a keyed
+    permutation (a Feistel network), whose 2^128 keys cannot give every order. */
+DSDEF DS_MUST_USE ds_result ds_rng_permutation(ds_rng rng, ds_dtype dtype, void *out, size_t count, ds_stream stream);
+
+/** What ds_rng_fill does. */
+typedef enum ds_rng_kind {
+    DS_RNG_UNIFORM = 0, DS_RNG_NORMAL = 1, DS_RNG_EXPONENTIAL = 2, DS_RNG_INTEGERS = 3, DS_RNG_BERNOULLI = 4, DS_RNG_BITS = 5, DS_RNG_PERMUTATION = 6
+} ds_rng_kind;
+/** A part of a fill: elements first .. first+count-1 of one of `total` elements. So several devices, whose generators have the same state, each make
+    a part of one result, and all generators are in the same state afterwards. Parts need DS_RNG_ELEMENT (permutations: any mapping). */
+typedef struct ds_rng_fill_desc {
+    ds_rng_kind kind; /**< the distribution */
+    ds_dtype dtype;   /**< type of an element */
+    void *out;        /**< where element `first` goes */
+    size_t count;     /**< elements to write */
+    double a;         /**< from; mean; rate; p */
+    double b;         /**< to; deviation */
+    int64_t low;      /**< of DS_RNG_INTEGERS */
+    int64_t high;     /**< the same */
+    size_t first;     /**< index of the first element */
+    size_t total;     /**< elements of the whole; 0: first + count */
+} ds_rng_fill_desc;
+/** Fills as the functions above do. */
+DSDEF DS_MUST_USE ds_result ds_rng_fill(ds_rng rng, const ds_rng_fill_desc *desc, ds_stream stream);
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+
+#ifndef DEVSTREAM_NO_SITES
+#define ds_rng_create(...) (DS_HERE_, ds_rng_create(__VA_ARGS__))
+#define ds_rng_clone(...) (DS_HERE_, ds_rng_clone(__VA_ARGS__))
+#define ds_rng_destroy(...) (DS_HERE_, ds_rng_destroy(__VA_ARGS__))
+#define ds_rng_default(...) (DS_HERE_, ds_rng_default(__VA_ARGS__))
+#define ds_rng_get_info(...) (DS_HERE_, ds_rng_get_info(__VA_ARGS__))
+#define ds_rng_set_mapping(...) (DS_HERE_, ds_rng_set_mapping(__VA_ARGS__))
+#define ds_rng_set_seed(...) (DS_HERE_, ds_rng_set_seed(__VA_ARGS__))
+#define ds_rng_reseed(...) (DS_HERE_, ds_rng_reseed(__VA_ARGS__))
+#define ds_rng_get_seed(...) (DS_HERE_, ds_rng_get_seed(__VA_ARGS__))
+#define ds_rng_get_offset(...) (DS_HERE_, ds_rng_get_offset(__VA_ARGS__))
+#define ds_rng_set_offset(...) (DS_HERE_, ds_rng_set_offset(__VA_ARGS__))
+#define ds_rng_get_state(...) (DS_HERE_, ds_rng_get_state(__VA_ARGS__))
+#define ds_rng_set_state(...) (DS_HERE_, ds_rng_set_state(__VA_ARGS__))
+#define ds_rng_manual_seed(...) (DS_HERE_, ds_rng_manual_seed(__VA_ARGS__))
+#define ds_rng_manual_seed_all(...) (DS_HERE_, ds_rng_manual_seed_all(__VA_ARGS__))
+#define ds_rng_seed(...) (DS_HERE_, ds_rng_seed(__VA_ARGS__))
+#define ds_rng_seed_all(...) (DS_HERE_, ds_rng_seed_all(__VA_ARGS__))
+#define ds_rng_initial_seed(...) (DS_HERE_, ds_rng_initial_seed(__VA_ARGS__))
+#define ds_rng_get_state_all(...) (DS_HERE_, ds_rng_get_state_all(__VA_ARGS__))
+#define ds_rng_set_state_all(...) (DS_HERE_, ds_rng_set_state_all(__VA_ARGS__))
+#define ds_rng_uniform(...) (DS_HERE_, ds_rng_uniform(__VA_ARGS__))
+#define ds_rng_normal(...) (DS_HERE_, ds_rng_normal(__VA_ARGS__))
+#define ds_rng_exponential(...) (DS_HERE_, ds_rng_exponential(__VA_ARGS__))
+#define ds_rng_integers(...) (DS_HERE_, ds_rng_integers(__VA_ARGS__))
+#define ds_rng_bernoulli(...) (DS_HERE_, ds_rng_bernoulli(__VA_ARGS__))
+#define ds_rng_bits(...) (DS_HERE_, ds_rng_bits(__VA_ARGS__))
+#define ds_rng_permutation(...) (DS_HERE_, ds_rng_permutation(__VA_ARGS__))
+#define ds_rng_fill(...) (DS_HERE_, ds_rng_fill(__VA_ARGS__))
+#endif /* DEVSTREAM_NO_SITES */
+
+#endif /* DEVSTREAM_RNG_H_INCLUDED */
+
+/* ================================================================================================================ */
+#if defined(DEVSTREAM_IMPLEMENTATION) && !defined(DEVSTREAM_RNG_H_IMPLEMENTED)
+#define DEVSTREAM_RNG_H_IMPLEMENTED
+#ifndef __cplusplus
+
+/* ---- >>rng kernels ----------------------------------------------------------------------------------------------- */
+
+/* >>device-code kernels/rng.cu: written by make kernels */
+
+/* Philox4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3; SC11) makes four words of a counter of 128 bits
+   and a key of 64, the seed. How counters and words belong to elements is the mapping:
+   - torch's: `stride` threads t, each with the counters (k, t), k = 0, 1, ... Word or pair of words i of a thread's counter k is element
+     t + (U k + i) stride, where U is how many elements a block has: 4, or 2 of 64-bit numbers; two normal numbers share two words, or four.
+   - by element: the same with one thread. Elements lie in the blocks one behind the other, so an element's number depends on the seed, on the
+     offset and on its index only.
+   A block's words become U numbers (ds__rng_*_of), and the rest is where they go. */
+typedef struct ds__rng_words { uint32_t w[4]; } ds__rng_words;
+typedef struct ds__rng_floats { float v[4]; } ds__rng_floats;
+typedef struct ds__rng_doubles { double v[2]; } ds__rng_doubles;
+
+enum { DS__RNG_8, DS__RNG_16, DS__RNG_32, DS__RNG_64, DS__RNG_F16, DS__RNG_BF16, DS__RNG_F32, DS__RNG_F64 }; /* what is written */
+
+/* What a fill is: `rows` times `stride` blocks, of which block (k, t) has the counter (start + k, t) and the elements t + (U k + i) stride - before
+   for i < U, as far as they are less than count. By element: stride is 1. */
+typedef struct ds__rng_args {
+    void *out;
+    const uint64_t *state; /* of a graph: the seed and the offset, in words, that count when it runs; the offset is added to `start`. Else NULL */
+    uint64_t seed, start, before, count, rows;
+    uint32_t stride;
+    uint32_t kind;         /* DS__RNG_* */
+    uint32_t from_bits, to_bits; /* from and to as they are written */
+    float from32, to32;    /* from, to; mean, deviation; rate */
+    double from, to;       /* the same */
+    uint64_t low, range;   /* integers: the smallest, and how many there are, 0: 2^64; 0 and 1: what is written for 1, and how many words of 2^32 give
+                              it; permutations: the bits of n - 1, 0 where there are few, and n */
+    uint32_t what;         /* DS__RNG_UNIFORM and so on */
+    uint32_t pad;
+} ds__rng_args;
+enum { DS__RNG_UNIFORM, DS__RNG_NORMAL, DS__RNG_EXPONENTIAL, DS__RNG_INTEGERS, DS__RNG_WIDE_INTEGERS, DS__RNG_BERNOULLI, DS__RNG_PERMUTATION };
+
+/* A product that is not to be fused with the sum it goes into, whatever the compiler was told about contraction. */
+#ifndef DS__RNG_ROLLED
+#define DS__RNG_ROLLED
+#if defined(__x86_64__)
+#define DS__RNG_ROUNDED(x) __asm__("" : "+x"(x))
+static inline float ds__rng_sqrt32(float x) {
+    float r;
+    __asm__("sqrtss %1, %0" : "=x"(r) : "x"(x)); /* the C library's function might be called for it */
+    return r;
+}
+static inline double ds__rng_sqrt64(double x) {
+    double r;
+    __asm__("sqrtsd %1, %0" : "=x"(r) : "x"(x));
+    return r;
+}
+#else
+#define DS__RNG_ROUNDED(x) __asm__("" : "+w"(x))
+static inline float ds__rng_sqrt32(float x) {
+    float r;
+    __asm__("fsqrt %s0, %s1" : "=w"(r) : "w"(x));
+    return r;
+}
+static inline double ds__rng_sqrt64(double x) {
+    double r;
+    __asm__("fsqrt %d0, %d1" : "=w"(r) : "w"(x));
+    return r;
+}
+#endif
+/* a b + c, rounded once. The product is exact in f64; the sum is made odd where it is not, so that rounding it again changes nothing
+   (Boldo, Melquiond: Emulation of FMA and correctly rounded sums, 2008). */
+static inline float ds__rng_fma32(float a, float b, float c) {
+    union { double f; uint64_t u; } s;
+    double p = (double)a * b, d, rest;
+    DS__RNG_ROUNDED(p);
+    s.f = p + c;
+    DS__RNG_ROUNDED(s.f);
+    d = s.f - p;
+    DS__RNG_ROUNDED(d);
+    rest = (p - (s.f - d)) + (c - d);
+    if (rest != 0 && !(s.u & 1)) s.u += (uint64_t)((rest > 0) == (s.f > 0) ? 1 : -1);
+    return (float)s.f;
+}
+/* To f16, to nearest even; not of NaN. What is smaller than the smallest normal number of f16 is added to one whose last place is that of f16's. */
+static inline uint32_t ds__rng_to_f16(float x) {
+    union { float f; uint32_t u; } v, small;
+    v.f = x;
+    uint32_t sign = v.u >> 16 & 0x8000u, m = v.u & 0x7fffffffu;
+    small.f = (x < 0 ? -x : x) + 0.5f;
+    if (m >= 0x477ff000u) return sign | 0x7c00u;
+    if (m < 0x38800000u) return sign | (small.u & 0xffffu);
+    return sign | ((m - 0x38000000u + 0xfffu + (m >> 13 & 1u)) >> 13);
+}
+#endif
+
+static inline float ds__rng_mul(float a, float b) { float p = a * b; DS__RNG_ROUNDED(p); return p; }
+static inline double ds__rng_mul64(double a, double b) { double p = a * b; DS__RNG_ROUNDED(p); return p; }
+static inline uint32_t ds__rng_bits(float x) { union { float f; uint32_t u; } v; v.f = x; return v.u; }
+static inline float ds__rng_float(uint32_t x) { union { float f; uint32_t u; } v; v.u = x; return v.f; }
+static inline uint64_t ds__rng_bits64(double x) { union { double f; uint64_t u; } v; v.f = x; return v.u; }
+static inline double ds__rng_double(uint64_t x) { union { double f; uint64_t u; } v; v.u = x; return v.f; }
+
+static inline ds__rng_words ds__rng_philox(uint64_t seed, uint64_t counter, uint64_t thread) {
+    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+    ds__rng_words x;
+    x.w[0] = (uint32_t)counter, x.w[1] = (uint32_t)(counter >> 32), x.w[2] = (uint32_t)thread, x.w[3] = (uint32_t)(thread >> 32);
+    DS__RNG_ROLLED for (int i = 0; i < 10; i++) {
+        uint64_t p = (uint64_t)0xD2511F53u * x.w[0], q = (uint64_t)0xCD9E8D57u * x.w[2];
+        x.w[0] = (uint32_t)(q >> 32) ^ x.w[1] ^ k0;
+        x.w[1] = (uint32_t)q;
+        x.w[2] = (uint32_t)(p >> 32) ^ x.w[3] ^ k1;
+        x.w[3] = (uint32_t)p;
+        k0 += 0x9E3779B9u, k1 += 0xBB67AE85u;
+    }
+    return x;
+}
+
+/* To nearest even; not of NaN. */
+static inline uint32_t ds__rng_to_bf16(float x) {
+    uint32_t u = ds__rng_bits(x);
+    return (u + 0x7fffu + (u >> 16 & 1u)) >> 16;
+}
+static inline uint32_t ds__rng_narrow(float x, uint32_t kind) {
+    return kind == DS__RNG_F32 ? ds__rng_bits(x) : kind == DS__RNG_F16 ? ds__rng_to_f16(x) : ds__rng_to_bf16(x);
+}
+
+/* ---- numbers in [from, to), from in (0, 1] turned over in torch's mapping ---- */
+
+/* In (0, 1], as torch and cuRAND have it. */
+static inline float ds__rng_above_0(uint32_t w) { return (float)w * 0x1p-32f + 0x1p-33f; }
+static inline double ds__rng_above_0_64(uint32_t low, uint32_t high) { return (double)(low ^ (uint64_t)high << 21) * 0x1p-53 + 0x1p-54; }
+
+/* The bits of what is written. By element: as many bits of the word as the type's fraction has, so that u is exact. Rounding may reach `to`. */
+static inline uint32_t ds__rng_uniform_of(uint32_t w, float from, float to, uint32_t from_bits, uint32_t to_bits, uint32_t kind, uint32_t torch) {
+    float scale = to - from, u;
+    uint32_t bits;
+    if (torch) {
+        u = ds__rng_fma32(ds__rng_above_0(w), scale, from);
+    } else {
+        u = kind == DS__RNG_F32 ? (float)(w >> 8) * 0x1p-24f : kind == DS__RNG_F16 ? (float)(w >> 21) * 0x1p-11f : (float)(w >> 24) * 0x1p-8f;
+        u = from + ds__rng_mul(u, scale);
+    }
+    bits = ds__rng_narrow(u, kind);
+    return bits == to_bits ? from_bits : bits;
+}
+static inline double ds__rng_uniform64_of(uint32_t low, uint32_t high, double from, double to, uint32_t torch) {
+    double u = torch ? ds__rng_above_0_64(low, high) : (double)(((uint64_t)high << 32 | low) >> 11) * 0x1p-53;
+    u = from + ds__rng_mul64(u, to - from);
+    return u >= to ? from : u;
+}
+
+/* ---- logarithm, sine and cosine ---- */
+
+/* ln x for normal x in (0, 1]: x = m 2^e, sqrt(1/2) <= m < sqrt(2), and for m the polynomial of Cephes' logf. */
+static inline float ds__rng_log(float x) {
+    uint32_t u = ds__rng_bits(x) + (0x3f800000u - 0x3f3504f3u), s = (u & 0x7fffffu) + 0x3f3504f3u;
+    float e = (float)((int32_t)(u >> 23) - 127), f = ds__rng_float(s) - 1.0f, z = ds__rng_mul(f, f), y = 7.0376836292e-2f;
+    y = ds__rng_mul(y, f) - 1.1514610310e-1f;
+    y = ds__rng_mul(y, f) + 1.1676998740e-1f;
+    y = ds__rng_mul(y, f) - 1.2420140846e-1f;
+    y = ds__rng_mul(y, f) + 1.4249322787e-1f;
+    y = ds__rng_mul(y, f) - 1.6668057665e-1f;
+    y = ds__rng_mul(y, f) + 2.0000714765e-1f;
+    y = ds__rng_mul(y, f) - 2.4999993993e-1f;
+    y = ds__rng_mul(y, f) + 3.3333331174e-1f;
+    y = ds__rng_mul(ds__rng_mul(y, f), z) - ds__rng_mul(e, 2.12194440e-4f);
+    y = y - 0.5f * z;
+    return (f + y) + ds__rng_mul(e, 0.693359375f);
+}
+
+/* The same in f64, with the polynomial of fdlibm's e_log.c. */
+static inline double ds__rng_log64(double x) {
+    uint64_t u = ds__rng_bits64(x) + (0x3ff0000000000000u - 0x3fe6a09e667f3bcdu), s = (u & 0xfffffffffffffu) + 0x3fe6a09e667f3bcdu;
+    double e = (double)((int64_t)(u >> 52) - 1023), f = ds__rng_double(s) - 1.0, t = f / (2.0 + f), z = ds__rng_mul64(t, t), r = 1.479819860511658591e-01, h = 0.5 * ds__rng_mul64(f, f);
+    r = ds__rng_mul64(r, z) + 1.531383769920937332e-01;
+    r = ds__rng_mul64(r, z) + 1.818357216161805012e-01;
+    r = ds__rng_mul64(r, z) + 2.222219843214978396e-01;
+    r = ds__rng_mul64(r, z) + 2.857142874366239149e-01;
+    r = ds__rng_mul64(r, z) + 3.999999999940941908e-01;
+    r = ds__rng_mul64(r, z) + 6.666666666666735130e-01;
+    r = ds__rng_mul64(r, z);
+    r = ds__rng_mul64(t, h + r) + ds__rng_mul64(e, 1.90821492927058770002e-10);
+    return ds__rng_mul64(e, 6.93147180369123816490e-01) - ((h - r) - f);
+}
+
+/* Sine and cosine of w + 1/2 of 2^32 parts of a turn: of what is left of an eighth of a turn on either side of a quarter, with the polynomials of
+   Cephes' sinf and cosf. */
+static inline void ds__rng_turn(uint32_t w, float *sine, float *cosine) {
+    uint32_t at = w + 0x20000000u, quarter = at >> 30;
+    float r = ds__rng_mul((float)((int32_t)(at & 0x3fffffffu) - 0x20000000) + 0.5f, 1.46291807927e-9f), z = ds__rng_mul(r, r), s = -1.9515295891e-4f, c = 2.443315711809948e-5f, swap;
+    s = ds__rng_mul(s, z) + 8.3321608736e-3f;
+    s = ds__rng_mul(s, z) - 1.6666654611e-1f;
+    s = ds__rng_mul(ds__rng_mul(s, z), r) + r;
+    c = ds__rng_mul(c, z) - 1.388731625493765e-3f;
+    c = ds__rng_mul(c, z) + 4.166664568298827e-2f;
+    c = ds__rng_mul(ds__rng_mul(c, z), z) - 0.5f * z + 1.0f;
+    swap = quarter & 1 ? s : c;
+    s = quarter & 1 ? c : s;
+    *sine = quarter & 2 ? -s : s;
+    *cosine = (quarter + 1) & 2 ? -swap : swap;
+}
+/* The same of z + 1/2 of 2^53 parts, with the polynomials of fdlibm's k_sin.c and k_cos.c. */
+static inline void ds__rng_turn64(uint64_t w, double *sine, double *cosine) {
+    uint64_t at = w + ((uint64_t)1 << 50);
+    uint32_t quarter = (uint32_t)(at >> 51) & 3;
+    double r = ds__rng_mul64((double)((int64_t)(at & (((uint64_t)1 << 51) - 1)) - ((int64_t)1 << 50)) + 0.5, 6.9757369960172635e-16), z = ds__rng_mul64(r, r);
+    double s = 1.58969099521155010221e-10, c = -1.13596475577881948265e-11, swap;
+    s = ds__rng_mul64(s, z) - 2.50507602534068634195e-08;
+    s = ds__rng_mul64(s, z) + 2.75573137070700676789e-06;
+    s = ds__rng_mul64(s, z) - 1.98412698298579493134e-04;
+    s = ds__rng_mul64(s, z) + 8.33333333332248946124e-03;
+    s = ds__rng_mul64(s, z) - 1.66666666666666324348e-01;
+    s = ds__rng_mul64(ds__rng_mul64(s, z), r) + r;
+    c = ds__rng_mul64(c, z) + 2.08757232129817482790e-09;
+    c = ds__rng_mul64(c, z) - 2.75573143513906633035e-07;
+    c = ds__rng_mul64(c, z) + 2.48015872894767294178e-05;
+    c = ds__rng_mul64(c, z) - 1.38888888888741095749e-03;
+    c = ds__rng_mul64(c, z) + 4.16666666666666019037e-02;
+    c = ds__rng_mul64(ds__rng_mul64(c, z), z);
+    c = 1.0 - (0.5 * z - c);
+    swap = quarter & 1 ? s : c;
+    s = quarter & 1 ? c : s;
+    *sine = quarter & 2 ? -s : s;
+    *cosine = (quarter + 1) & 2 ? -swap : swap;
+}
+
+/* Two normal numbers of two uniform ones (Box, Muller 1958). */
+static inline void ds__rng_normals(uint32_t a, uint32_t b, float mean, float deviation, float *out) {
+    float s = ds__rng_sqrt32(-2.0f * ds__rng_log(ds__rng_above_0(a))), sine, cosine;
+    ds__rng_turn(b, &sine, &cosine);
+    out[0] = ds__rng_mul(ds__rng_mul(s, sine), deviation) + mean;
+    out[1] = ds__rng_mul(ds__rng_mul(s, cosine), deviation) + mean;
+}
+static inline ds__rng_doubles ds__rng_normals64(ds__rng_words x, double mean, double deviation) {
+    ds__rng_doubles d;
+    double s = ds__rng_sqrt64(-2.0 * ds__rng_log64(ds__rng_above_0_64(x.w[0], x.w[1]))), sine, cosine;
+    ds__rng_turn64(x.w[2] ^ (uint64_t)x.w[3] << 21, &sine, &cosine);
+    d.v[0] = ds__rng_mul64(ds__rng_mul64(s, sine), deviation) + mean;
+    d.v[1] = ds__rng_mul64(ds__rng_mul64(s, cosine), deviation) + mean;
+    return d;
+}
+
+/* -ln u / rate; u that is next to 1 gives half an epsilon, so that 0 does not occur. */
+static inline float ds__rng_exponential_of(uint32_t w, float rate) {
+    float u = ds__rng_above_0(w);
+    return (u >= 1.0f - 0x1p-24f ? 0x1p-24f : -ds__rng_log(u)) / rate;
+}
+static inline double ds__rng_exponential64_of(uint32_t low, uint32_t high, double rate) {
+    double u = ds__rng_above_0_64(low, high);
+    return (u >= 1.0 - 0x1p-53 ? 0x1p-53 : -ds__rng_log64(u)) / rate;
+}
+
+/* ---- integers ---- */
+
+/* The highest 64 bits of a product. */
+static inline uint64_t ds__rng_high(uint64_t a, uint64_t b) {
+    uint64_t al = (uint32_t)a, ah = a >> 32, bl = (uint32_t)b, bh = b >> 32, middle = ah * bl + (al * bl >> 32), other = al * bh + (uint32_t)middle;
+    return ah * bh + (middle >> 32) + (other >> 32);
+}
+
+/* Integers below `range`, 0: 2^64. By element: a part of the range that is as large as the number is of 2^32, or of 2^64. */
+static inline uint64_t ds__rng_below(uint32_t w, uint64_t range, uint32_t torch) {
+    return torch && range >> 32 == 0 ? w % (uint32_t)range : (uint32_t)((w * range) >> 32);
+}
+static inline uint64_t ds__rng_below64(uint32_t high, uint32_t low, uint64_t range, uint32_t torch) {
+    uint64_t z = (uint64_t)high << 32 | low;
+    return range == 0 ? z : torch ? z % range : ds__rng_high(z, range);
+}
+
+/* ---- permutations ---- */
+
+/* Of few: the rank of number i's key among the keys of all, each of two words. */
+enum { DS__RNG_FEW = 256 };
+static inline uint64_t ds__rng_key(uint64_t seed, uint64_t start, uint64_t i) {
+    ds__rng_words x = ds__rng_philox(seed, start + i / 2, 0);
+    return i & 1 ? (uint64_t)x.w[2] << 32 | x.w[3] : (uint64_t)x.w[0] << 32 | x.w[1];
+}
+
+/* Of many: a Feistel network with 24 rounds over so many bits as there are numbers, walked until it gives one of them; that is a
+   permutation, and each place can be computed alone (Mitchell, Stokes, Frank, Holmes: Bandwidth-optimal random shuffling for GPUs, 2021; its
+   round function is another). keys: one block's words. */
+static inline uint32_t ds__rng_round(uint32_t x, uint32_t key) {
+    x = (x ^ key) * 0xD2511F53u;
+    x = (x ^ x >> 15) * 0xCD9E8D57u;
+    return x ^ x >> 16;
+}
+static inline uint64_t ds__rng_shuffled(ds__rng_words keys, uint64_t i, uint64_t n, uint32_t bits) {
+    uint32_t low = bits / 2, a, b, key;
+    if (i < 2) i ^= (keys.w[0] ^ keys.w[1] ^ keys.w[2] ^ keys.w[3]) & 1; /* such a network alone gives even permutations only */
+    do {
+        a = (uint32_t)(i >> low), b = (uint32_t)i & ((1u << low) - 1);
+        key = 0;
+        DS__RNG_ROLLED for (int round = 0; round < 6; round++, key += 0x9E3779B9u) {
+            a ^= ds__rng_round(b, keys.w[0] + key) >> (32 - (bits - low));
+            b ^= ds__rng_round(a, keys.w[1] + key) >> (32 - low);
+            a ^= ds__rng_round(b, keys.w[2] + key) >> (32 - (bits - low));
+            b ^= ds__rng_round(a, keys.w[3] + key) >> (32 - low);
+        }
+        i = (uint64_t)a << low | b;
+    } while (i >= n);
+    return i;
+}
+
+/* ---- the CPU forms ---- */
+
+/* Vectors of W bytes. A lane of 64 bits has a block; its words are in the lower halves, so that one instruction multiplies. Neighbours in a
+   pair of lanes are LANES / 2 blocks apart: then a block's words are put together by instructions that do not leave the pair. */
+#define DS__RNG_TYPES(W) \
+    typedef uint64_t ds__rng_v64_##W __attribute__((vector_size(W))); \
+    typedef uint32_t ds__rng_v32_##W __attribute__((vector_size(W))); \
+    typedef int32_t ds__rng_vi_##W __attribute__((vector_size(W))); \
+    typedef float ds__rng_vf_##W __attribute__((vector_size(W))); \
+    typedef float ds__rng_any_##W __attribute__((vector_size(W), aligned(4), may_alias)); /* that may lie anywhere */
+#if defined(__clang__) || !defined(__x86_64__)
+#define DS__RNG_TIMES(W, a, b) (((a) & 0xffffffffu) * (ds__rng_v64_##W)((a) * 0 + (b)))
+#else
+#define DS__RNG_TIMES(W, a, b) DS__RNG_TIMES_##W(a, (ds__rng_v64_##W)((a) * 0 + (b)))
+#define DS__RNG_TIMES_16(a, b) (ds__rng_v64_16)__builtin_ia32_pmuludq128((ds__rng_vi_16)(a), (ds__rng_vi_16)(b))
+#define DS__RNG_TIMES_32(a, b) (ds__rng_v64_32)__builtin_ia32_pmuludq256((ds__rng_vi_32)(a), (ds__rng_vi_32)(b))
+typedef long long ds__rng_vl_64 __attribute__((vector_size(64)));
+#define DS__RNG_TIMES_64(a, b) (ds__rng_v64_64)__builtin_ia32_pmuludq512_mask((ds__rng_vi_64)(a), (ds__rng_vi_64)(b), (ds__rng_vl_64)(a), (unsigned char)-1)
+#endif
+#ifdef __clang__
+#define DS__RNG_EVEN_16(a, b) __builtin_shufflevector(a, b, 0, 2)
+#define DS__RNG_ODD_16(a, b) __builtin_shufflevector(a, b, 1, 3)
+#define DS__RNG_EVEN_32(a, b) __builtin_shufflevector(a, b, 0, 4, 2, 6)
+#define DS__RNG_ODD_32(a, b) __builtin_shufflevector(a, b, 1, 5, 3, 7)
+#define DS__RNG_EVEN_64(a, b) __builtin_shufflevector(a, b, 0, 8, 2, 10, 4, 12, 6, 14)
+#define DS__RNG_ODD_64(a, b) __builtin_shufflevector(a, b, 1, 9, 3, 11, 5, 13, 7, 15)
+#else
+#define DS__RNG_EVEN_16(a, b) __builtin_shuffle(a, b, (ds__rng_v64_16){ 0, 2 })
+#define DS__RNG_ODD_16(a, b) __builtin_shuffle(a, b, (ds__rng_v64_16){ 1, 3 })
+#define DS__RNG_EVEN_32(a, b) __builtin_shuffle(a, b, (ds__rng_v64_32){ 0, 4, 2, 6 })
+#define DS__RNG_ODD_32(a, b) __builtin_shuffle(a, b, (ds__rng_v64_32){ 1, 5, 3, 7 })
+#define DS__RNG_EVEN_64(a, b) __builtin_shuffle(a, b, (ds__rng_v64_64){ 0, 8, 2, 10, 4, 12, 6, 14 })
+#define DS__RNG_ODD_64(a, b) __builtin_shuffle(a, b, (ds__rng_v64_64){ 1, 9, 3, 11, 5, 13, 7, 15 })
+#endif
+
+/* The upper halves of lanes, in both halves: processors shuffle where they do not multiply, but shift where they do. */
+#ifdef __clang__
+#define DS__RNG_HIGH_16(x) __builtin_shufflevector(x, x, 1, 1, 3, 3)
+#define DS__RNG_HIGH_32(x) __builtin_shufflevector(x, x, 1, 1, 3, 3, 5, 5, 7, 7)
+#define DS__RNG_HIGH_64(x) __builtin_shufflevector(x, x, 1, 1, 3, 3, 5, 5, 7, 7, 9, 9, 11, 11, 13, 13, 15, 15)
+#else
+#define DS__RNG_HIGH_16(x) __builtin_shuffle(x, (ds__rng_v32_16){ 1, 1, 3, 3 })
+#define DS__RNG_HIGH_32(x) __builtin_shuffle(x, (ds__rng_v32_32){ 1, 1, 3, 3, 5, 5, 7, 7 })
+#define DS__RNG_HIGH_64(x) __builtin_shuffle(x, (ds__rng_v32_64){ 1, 1, 3, 3, 5, 5, 7, 7, 9, 9, 11, 11, 13, 13, 15, 15 })
+#endif
+#define DS__RNG_HIGH(W, x) (ds__rng_v64_##W)DS__RNG_HIGH_##W((ds__rng_v32_##W)(x))
+
+/* Stores that go around the caches, for results that do not fit there. */
+#if defined(__x86_64__) && !defined(DS__SANITIZED)
+#ifdef __clang__
+#define DS__RNG_STREAM(W, to, v) __builtin_nontemporal_store(v, (ds__rng_vf_##W *)(void *)(to))
+#else
+#define DS__RNG_STREAM(W, to, v) DS__RNG_MOVNT_##W((float *)(void *)(to), v)
+#define DS__RNG_MOVNT_16 __builtin_ia32_movntps
+#define DS__RNG_MOVNT_32 __builtin_ia32_movntps256
+#define DS__RNG_MOVNT_64 __builtin_ia32_movntps512
+#endif
+#define DS__RNG_FENCE() __asm__ __volatile__("sfence" ::: "memory")
+#else
+#define DS__RNG_STREAM(W, to, v) (void)(*(ds__rng_any_##W *)(void *)(to) = (ds__rng_any_##W)(v))
+#define DS__RNG_FENCE() (void)0
+#endif
+#define DS__RNG_STREAM_BYTES ((uint64_t)32 << 20)
+
+#define DS__RNG_PUT(W, to, v) \
+    do { \
+        if (around) DS__RNG_STREAM(W, to, v); \
+        else *(ds__rng_any_##W *)(void *)(to) = (ds__rng_any_##W)(v); \
+    } while (0)
+
+/* Words of `blocks` counters from (counter, thread) on, a multiple of the lanes; across: it is the thread that goes on. As they are, or as
+   uniform numbers in f32, which with `plain` are those of 0 to 1. */
+#define DS__RNG_ROUND(W, i) \
+    p = DS__RNG_TIMES(W, x0, 0xD2511F53u), q = DS__RNG_TIMES(W, x2, 0xCD9E8D57u); \
+    x0 = DS__RNG_HIGH(W, q) ^ x1 ^ key[2 * (i)], x1 = q, x2 = DS__RNG_HIGH(W, p) ^ x3 ^ key[2 * (i) + 1], x3 = p;
+#define DS__RNG_FLOATS(W, v) { \
+        ds__rng_vf_##W u = __builtin_convertvector((ds__rng_vi_##W)((ds__rng_v32_##W)(v) >> 8), ds__rng_vf_##W) * 0x1p-24f; \
+        if (!plain) { \
+            u *= scale; \
+            DS__RNG_ROUNDED_VECTOR(u); \
+            u += from; \
+            ds__rng_vi_##W end = u == to_; \
+            u = (ds__rng_vf_##W)(((ds__rng_vi_##W)u & ~end) | ((ds__rng_vi_##W)(u * 0 + from) & end)); \
+        } \
+        v = (ds__rng_v64_##W)u; \
+    }
+#if defined(__x86_64__)
+#define DS__RNG_ROUNDED_VECTOR(x) __asm__("" : "+x"(x))
+#else
+#define DS__RNG_ROUNDED_VECTOR(x) __asm__("" : "+w"(x))
+#endif
+#define DS__RNG_RUN(STATIC, W) \
+    DS__RNG_TYPES(W) \
+    STATIC void ds__rng_run_##W(const ds__rng_args *a, uint64_t seed, uint64_t counter, uint64_t thread, int across, void *out, size_t blocks, int floats, int around) { \
+        enum { LANES = (W) / 8 }; \
+        char *to = (char *)out; \
+        const float from = a->from32, scale = a->to32 - a->from32; \
+        const ds__rng_vf_##W to_ = (ds__rng_vf_##W){ 0 } + a->to32; \
+        const int plain = from == 0 && a->to32 == 1; \
+        ds__rng_v64_##W index, key[20]; \
+        for (uint32_t i = 0; i < 10; i++) { \
+            key[2 * i] = (ds__rng_v64_##W){ 0 } + ((uint32_t)seed + i * 0x9E3779B9u); \
+            key[2 * i + 1] = (ds__rng_v64_##W){ 0 } + ((uint32_t)(seed >> 32) + i * 0xBB67AE85u); \
+        } \
+        for (int i = 0; i < LANES; i++) index[i] = (uint64_t)(i / 2 + i % 2 * (LANES / 2)); \
+        for (size_t at = 0; at < blocks; at += LANES, to += 2 * (W)) { \
+            ds__rng_v64_##W x0 = index * 0, x2 = x0, x1, x3, p, q; \
+            x0 += counter, x2 += thread; \
+            if (across) x2 += index + at; else x0 += index + at; \
+            x1 = x0 >> 32, x3 = x2 >> 32; \
+            DS__RNG_ROUND(W, 0) DS__RNG_ROUND(W, 1) DS__RNG_ROUND(W, 2) DS__RNG_ROUND(W, 3) DS__RNG_ROUND(W, 4) \
+            DS__RNG_ROUND(W, 5) DS__RNG_ROUND(W, 6) DS__RNG_ROUND(W, 7) DS__RNG_ROUND(W, 8) DS__RNG_ROUND(W, 9) \
+            x0 = (x0 & 0xffffffffu) | x1 << 32, x2 = (x2 & 0xffffffffu) | x3 << 32; \
+            p = DS__RNG_EVEN_##W(x0, x2), q = DS__RNG_ODD_##W(x0, x2); \
+            if (floats) { \
+                DS__RNG_FLOATS(W, p) \
+                DS__RNG_FLOATS(W, q) \
+            } \
+            DS__RNG_PUT(W, to, (ds__rng_vf_##W)p); \
+            DS__RNG_PUT(W, to + (W), (ds__rng_vf_##W)q); \
+        } \
+    }
+
+DS__RNG_RUN(static, 16)
+#if defined(__x86_64__)
+DS__RNG_RUN(static __attribute__((target("avx2"))), 32)
+DS__RNG_RUN(static __attribute__((target("avx512f"))), 64)
+static int ds__rng_vector(void) { return __builtin_cpu_supports("avx512f") ? 64 : __builtin_cpu_supports("avx2") ? 32 : 16; }
+#else
+static int ds__rng_vector(void) { return 16; }
+#endif
+
+enum { DS__RNG_LANES = 8 }; /* blocks are made in multiples of it */
+static void ds__rng_run(const ds__rng_args *a, uint64_t seed, uint64_t counter, uint64_t thread, int across, void *out, size_t blocks, int floats, int around, int vector) {
+#if defined(__x86_64__)
+    if (vector == 64) ds__rng_run_64(a, seed, counter, thread, across, out, blocks, floats, around);
+    else if (vector == 32) ds__rng_run_32(a, seed, counter, thread, across, out, blocks, floats, around);
+    else
+#endif
+    ds__rng_run_16(a, seed, counter, thread, across, out, blocks, floats, around);
+    (void)vector;
+}
+
+static int ds__rng_shift(const ds__rng_args *a) { return a->what == DS__RNG_WIDE_INTEGERS || (a->what <= DS__RNG_EXPONENTIAL && a->kind == DS__RNG_F64) ? 1 : 2; }
+static size_t ds__rng_size(uint32_t kind) {
+    static const unsigned char size[] = { 1, 2, 4, 8, 2, 2, 4, 8 };
+    return size[kind];
+}
+
+/* What a block's elements are, as bits. */
+static void ds__rng_values(const ds__rng_args *a, ds__rng_words x, uint64_t *v) {
+    const uint32_t torch = a->stride > 1, kind = a->kind;
+    float f[4];
+    ds__rng_doubles d;
+    switch (a->what) {
+    case DS__RNG_UNIFORM:
+        if (kind == DS__RNG_F64) for (int i = 0; i < 2; i++) v[i] = ds__rng_bits64(ds__rng_uniform64_of(x.w[2 * i], x.w[2 * i + 1], a->from, a->to, torch));
+        else for (int i = 0; i < 4; i++) v[i] = ds__rng_uniform_of(x.w[i], a->from32, a->to32, a->from_bits, a->to_bits, kind, torch);
+        break;
+    case DS__RNG_NORMAL:
+        if (kind == DS__RNG_F64) {
+            d = ds__rng_normals64(x, a->from, a->to);
+            v[0] = ds__rng_bits64(d.v[0]), v[1] = ds__rng_bits64(d.v[1]);
+            break;
+        }
+        ds__rng_normals(x.w[0], x.w[1], a->from32, a->to32, f);
+        ds__rng_normals(x.w[2], x.w[3], a->from32, a->to32, f + 2);
+        for (int i = 0; i < 4; i++) v[i] = ds__rng_narrow(f[i], kind);
+        break;
+    case DS__RNG_EXPONENTIAL:
+        if (kind == DS__RNG_F64) for (int i = 0; i < 2; i++) v[i] = ds__rng_bits64(ds__rng_exponential64_of(x.w[2 * i], x.w[2 * i + 1], a->from));
+        else for (int i = 0; i < 4; i++) v[i] = ds__rng_narrow(ds__rng_exponential_of(x.w[i], a->from32), kind);
+        break;
+    case DS__RNG_INTEGERS:
+        for (int i = 0; i < 4; i++) v[i] = a->low + ds__rng_below(x.w[i], a->range, torch);
+        break;
+    case DS__RNG_WIDE_INTEGERS:
+        for (int i = 0; i < 2; i++) v[i] = a->low + ds__rng_below64(x.w[2 * i], x.w[2 * i + 1], a->range, torch);
+        break;
+    default:
+        for (int i = 0; i < 4; i++) v[i] = x.w[i] < a->range ? a->low : 0;
+        break;
+    }
+}
+static char *ds__rng_store(char *to, uint64_t bits, size_t size) {
+    uint8_t b = (uint8_t)bits;
+    uint16_t h = (uint16_t)bits;
+    uint32_t w = (uint32_t)bits;
+    memcpy(to, size == 1 ? (const void *)&b : size == 2 ? (const void *)&h : size == 4 ? (const void *)&w : (const void *)&bits, size);
+    return to + size;
+}
+
+/* Items are so many elements. */
+enum { DS__RNG_ITEM = 1024, DS__RNG_BATCH = 128 };
+static void ds__rng_part(const ds__rng_args *a, uint64_t at, uint64_t end, int vector) {
+    const uint64_t seed = a->state ? a->state[0] : a->seed, start = a->start + (a->state ? a->state[1] / 4 : 0), each = (uint64_t)1 << ds__rng_shift(a);
+    const size_t size = ds__rng_size(a->kind);
+    char *to = (char *)a->out + at * size;
+    ds__rng_words x[DS__RNG_BATCH];
+    uint64_t v[4];
+    if (a->what == DS__RNG_UNIFORM && a->kind == DS__RNG_F32 && a->stride == 1 && a->before == 0) { /* whole blocks at once */
+        size_t blocks = (size_t)((end - at) / 4 / DS__RNG_LANES * DS__RNG_LANES);
+        int around = a->count * 4 >= DS__RNG_STREAM_BYTES && (uintptr_t)to % 64 == 0;
+        ds__rng_run(a, seed, start + at / 4, 0, 0, to, blocks, 1, around, vector);
+        if (around) DS__RNG_FENCE();
+        at += blocks * 4;
+        to += blocks * 16;
+    }
+    while (at < end) {
+        uint64_t row = a->stride > 1 ? at / a->stride : at, first = (row + a->before) / each, skip = (row + a->before) % each, n; /* of a thread, or all there is */
+        uint64_t thread = a->stride > 1 ? at % a->stride : 0;
+        if (a->stride > 1) { /* one element of each block */
+            n = a->stride - thread < end - at ? a->stride - thread : end - at;
+            if (n > DS__RNG_BATCH) n = DS__RNG_BATCH;
+            ds__rng_run(a, seed, start + first, thread, 1, x, (size_t)(n + DS__RNG_LANES - 1) / DS__RNG_LANES * DS__RNG_LANES, 0, 0, vector);
+            for (uint64_t i = 0; i < n; i++) {
+                ds__rng_values(a, x[i], v);
+                to = ds__rng_store(to, v[skip], size);
+            }
+        } else {
+            n = DS__RNG_BATCH * each - skip < end - at ? DS__RNG_BATCH * each - skip : end - at;
+            size_t blocks = (size_t)((skip + n + each - 1) / each);
+            ds__rng_run(a, seed, start + first, 0, 0, x, (blocks + DS__RNG_LANES - 1) / DS__RNG_LANES * DS__RNG_LANES, 0, 0, vector);
+            for (uint64_t i = 0, b = 0; i < skip + n; b++) {
+                ds__rng_values(a, x[b], v);
+                for (uint64_t k = 0; k < each && i < skip + n; k++, i++)
+                    if (i >= skip) to = ds__rng_store(to, v[k], size);
+            }
+        }
+        at += n;
+    }
+}
+static int ds__rng_items(size_t first, size_t count, const void *args) {
+    const ds__rng_args *a = (const ds__rng_args *)args;
+    uint64_t at = (uint64_t)first * DS__RNG_ITEM, end = ((uint64_t)first + count) * DS__RNG_ITEM;
+    ds__rng_part(a, at, end < a->count ? end : a->count, ds__rng_vector());
+    return 0;
+}
+
+static int ds__rng_permutation_items(size_t first, size_t count, const void *args) {
+    const ds__rng_args *a = (const ds__rng_args *)args;
+    const uint64_t seed = a->state ? a->state[0] : a->seed, start = a->start + (a->state ? a->state[1] / 4 : 0), n = a->range;
+    const size_t size = ds__rng_size(a->kind);
+    uint64_t at = (uint64_t)first * DS__RNG_ITEM, end = ((uint64_t)first + count) * DS__RNG_ITEM, keys[DS__RNG_FEW];
+    char *to = (char *)a->out + at * size;
+    ds__rng_words x = ds__rng_philox(seed, start, 0);
+    if (end > a->count) end = a->count;
+    if (!a->low) for (uint64_t i = 0; i < n; i++) keys[i] = ds__rng_key(seed, start, i);
+    for (; at < end; at++) {
+        uint64_t i = a->before + at, rank = 0;
+        if (a->low) rank = ds__rng_shuffled(x, i, n, (uint32_t)a->low);
+        else for (uint64_t j = 0; j < n; j++) rank += (keys[j] < keys[i]) | ((keys[j] == keys[i]) & (j < i));
+        to = ds__rng_store(to, rank, size);
+    }
+    return 0;
+}
+
+static const char ds__ptx_rng_uniform32[] =
+    ".version 5.0\n"
+    ".target sm_60\n"
+    ".address_size 64\n"
+    ".visible .entry ds__rng_uniform32( .param .u64 p0, .param .u64 p1, .param .u64 p2, .param .u64 p3, .param .u64 p4,\n"
+    ".param .u64 p5, .param .u64 p6, .param .u32 p7, .param .f32 p8, .param .f32 p9 ) { .reg .pred %p<18>;\n"
+    ".reg .b32 %r<77>; .reg .f32 %f<20>; .reg .b64 %d<54>; ld.param.u32 %r37,[p7]; ld.param.u64 %d28,[p6];\n"
+    "ld.param.u64 %d48,[p3]; ld.param.u64 %d49,[p2]; ld.param.u64 %d29,[p1]; cvta.to.global.u64 %d1,%d29; mov.u64 %d30,0;\n"
+    "cvta.to.global.u64 %d31,%d30; setp.eq.s64 %p1,%d1,%d31; @%p1 bra L2; ld.global.u64 %d49,[%d1];\n"
+    "ld.global.u64 %d32,[%d1+8]; shr.u64 %d33,%d32,2; add.s64 %d48,%d33,%d48;\n"
+    "L2: mov.u32 %r38,%ctaid.x; mov.u32 %r39,%ntid.x; mov.u32 %r40,%tid.x; mad.lo.s32 %r41,%r38,%r39,%r40;\n"
+    "div.u32 %r44,%r41,%r37; cvt.u64.u32 %d50,%r44; setp.ge.u64 %p2,%d50,%d28; @%p2 bra L12; ld.param.u64 %d23,[p0];\n"
+    "ld.param.f32 %f3,[p9]; ld.param.f32 %f2,[p8]; ld.param.u64 %d27,[p5]; ld.param.u64 %d26,[p4];\n"
+    "cvta.to.global.u64 %d2,%d23; mov.u32 %r42,%nctaid.x; mul.lo.s32 %r43,%r42,%r39; div.u32 %r2,%r43,%r37;\n"
+    "mul.lo.s32 %r46,%r2,%r37; sub.s32 %r3,%r43,%r46; cvt.u32.u64 %r47,%d50; mul.lo.s32 %r48,%r47,%r37;\n"
+    "sub.s32 %r67,%r41,%r48; cvt.u32.u64 %r5,%d49; shr.u64 %d34,%d49,32; cvt.u32.u64 %r6,%d34; mul.wide.u32 %d8,%r37,4;\n"
+    "mov.b32 %r7,%f2; mov.b32 %r8,%f3; sub.rn.f32 %f1,%f3,%f2; cvt.u64.u32 %d9,%r2; bra.uni L4;\n"
+    "L13: st.v4.u32 [%d16],{%r74,%r75,%r76,%r26};\n"
+    "L11: add.s64 %d46,%d50,%d9; add.s32 %r65,%r67,%r3; setp.ge.u32 %p15,%r65,%r37; setp.lt.u32 %p16,%r65,%r37;\n"
+    "selp.b32 %r66,0,%r37,%p16; sub.s32 %r67,%r65,%r66; selp.u64 %d47,1,0,%p15; add.s64 %d50,%d46,%d47;\n"
+    "setp.lt.u64 %p17,%d50,%d28; @%p17 bra L4; bra.uni L12;\n"
+    "L4: add.s64 %d35,%d50,%d48; cvt.u32.u64 %r73,%d35; shr.u64 %d51,%d35,32; mov.u32 %r69,0; mov.u32 %r68,10;\n"
+    "mov.u32 %r70,%r67; mov.u32 %r71,%r6; mov.u32 %r72,%r5;\n"
+    "L5: mul.wide.u32 %d36,%r73,-766435501; mul.wide.u32 %d13,%r70,-845247145; mul.hi.u32 %r51,%r70,-845247145;\n"
+    "cvt.u64.u32 %d37,%r51; xor.b64 %d38,%d51,%d37; cvt.u32.u64 %r52,%d38; xor.b32 %r17,%r72,%r52;\n"
+    "mul.hi.u32 %r53,%r73,-766435501; xor.b32 %r54,%r71,%r69; xor.b32 %r70,%r54,%r53; cvt.u32.u64 %r69,%d36;\n"
+    "add.s32 %r72,%r72,-1640531527; add.s32 %r71,%r71,-1150833019; add.s32 %r68,%r68,-1; setp.ne.s32 %p3,%r68,0;\n"
+    "mov.u64 %d51,%d13; mov.u32 %r73,%r17; @%p3 bra L5; cvt.u32.u64 %r55,%d13; cvt.u64.u32 %d39,%r67;\n"
+    "mul.lo.s64 %d40,%d8,%d50; sub.s64 %d41,%d39,%d26; add.s64 %d14,%d41,%d40; shl.b64 %d15,%d14,2; add.s64 %d16,%d15,%d23;\n"
+    "shr.u32 %r56,%r17,8; cvt.rn.f32.u32 %f4,%r56; mul.rn.f32 %f5,%f4,0f33800000; mul.rn.f32 %f6,%f1,%f5;\n"
+    "add.rn.f32 %f7,%f6,%f2; mov.b32 %r57,%f7; setp.eq.s32 %p4,%r57,%r8; selp.b32 %r74,%r7,%r57,%p4; shr.u32 %r58,%r55,8;\n"
+    "cvt.rn.f32.u32 %f8,%r58; mul.rn.f32 %f9,%f8,0f33800000; mul.rn.f32 %f10,%f1,%f9; add.rn.f32 %f11,%f10,%f2;\n"
+    "mov.b32 %r59,%f11; setp.eq.s32 %p5,%r59,%r8; selp.b32 %r75,%r7,%r59,%p5; shr.u32 %r60,%r70,8;\n"
+    "cvt.rn.f32.u32 %f12,%r60; mul.rn.f32 %f13,%f12,0f33800000; mul.rn.f32 %f14,%f1,%f13; add.rn.f32 %f15,%f14,%f2;\n"
+    "mov.b32 %r61,%f15; setp.eq.s32 %p6,%r61,%r8; selp.b32 %r76,%r7,%r61,%p6; shr.u32 %r62,%r69,8;\n"
+    "cvt.rn.f32.u32 %f16,%r62; mul.rn.f32 %f17,%f16,0f33800000; mul.rn.f32 %f18,%f1,%f17; add.rn.f32 %f19,%f18,%f2;\n"
+    "mov.b32 %r63,%f19; setp.eq.s32 %p7,%r63,%r8; selp.b32 %r26,%r7,%r63,%p7; setp.gt.u64 %p8,%d27,%d14;\n"
+    "sub.s64 %d42,%d27,%d14; setp.gt.u64 %p9,%d42,3; and.pred %p10,%p8,%p9; and.b64 %d43,%d16,15; setp.eq.s64 %p11,%d43,0;\n"
+    "and.pred %p12,%p10,%p11; @%p12 bra L13; add.s64 %d52,%d2,%d15; mov.u64 %d53,%d30; bra.uni L8;\n"
+    "L10: add.s64 %d53,%d53,1; cvt.u32.u64 %r64,%d53; add.s64 %d52,%d52,4; setp.ne.s32 %p14,%r64,4; mov.u32 %r74,%r75;\n"
+    "mov.u32 %r75,%r76; mov.u32 %r76,%r26; @%p14 bra L8; bra.uni L11;\n"
+    "L8: add.s64 %d45,%d14,%d53; setp.ge.u64 %p13,%d45,%d27; @%p13 bra L10; st.global.u32 [%d52],%r74; bra.uni L10;\n"
+    "L12: ret; }\n"; /* 3809 characters */
+static const char ds__ptx_rng_uniform[] =
+    ".version 5.0\n"
+    ".target sm_60\n"
+    ".address_size 64\n"
+    ".visible .entry ds__rng_uniform( .param .u64 p0, .param .u64 p1, .param .u64 p2, .param .u64 p3, .param .u64 p4,\n"
+    ".param .u64 p5, .param .u64 p6, .param .u32 p7, .param .f32 p8, .param .f32 p9, .param .u32 p10, .param .u32 p11,\n"
+    ".param .u32 p12 ) { .reg .pred %p<17>; .reg .b16 %h<2>; .reg .b16 %rs<2>; .reg .b32 %r<79>; .reg .f32 %f<19>;\n"
+    ".reg .b64 %d<56>; ld.param.u32 %r34,[p7]; ld.param.u64 %d30,[p6]; ld.param.u64 %d49,[p3]; ld.param.u64 %d50,[p2];\n"
+    "ld.param.u64 %d32,[p1]; cvta.to.global.u64 %d1,%d32; mov.u64 %d33,0; cvta.to.global.u64 %d34,%d33;\n"
+    "setp.eq.s64 %p1,%d1,%d34; @%p1 bra L2; ld.global.u64 %d50,[%d1]; ld.global.u64 %d35,[%d1+8]; shr.u64 %d36,%d35,2;\n"
+    "add.s64 %d49,%d36,%d49;\n"
+    "L2: mov.u32 %r38,%ctaid.x; mov.u32 %r39,%ntid.x; mov.u32 %r40,%tid.x; mad.lo.s32 %r41,%r38,%r39,%r40;\n"
+    "div.u32 %r44,%r41,%r34; cvt.u64.u32 %d12,%r44; setp.ge.u64 %p2,%d12,%d30; @%p2 bra L10; ld.param.u64 %d31,[p0];\n"
+    "ld.param.u32 %r37,[p12]; ld.param.u32 %r36,[p11]; ld.param.u32 %r35,[p10]; ld.param.f32 %f7,[p9];\n"
+    "ld.param.f32 %f6,[p8]; ld.param.u64 %d29,[p5]; ld.param.u64 %d28,[p4]; cvta.to.global.u64 %d2,%d31;\n"
+    "mov.u32 %r42,%nctaid.x; mul.lo.s32 %r43,%r42,%r39; div.u32 %r2,%r43,%r34; mul.lo.s32 %r46,%r2,%r34;\n"
+    "sub.s32 %r3,%r43,%r46; cvt.u32.u64 %r47,%d12; mul.lo.s32 %r48,%r47,%r34; sub.s32 %r7,%r41,%r48; cvt.u32.u64 %r5,%d50;\n"
+    "shr.u64 %d37,%d50,32; cvt.u32.u64 %r6,%d37; cvt.u64.u32 %d8,%r34; mul.wide.u32 %d9,%r34,4; sub.rn.f32 %f1,%f7,%f6;\n"
+    "cvt.u64.u32 %d10,%r2; mul.wide.u32 %d11,%r34,2; setp.lt.u32 %p4,%r34,2; mov.f32 %f11,0f33800000;\n"
+    "setp.eq.s32 %p5,%r37,6; setp.ne.s32 %p6,%r37,4; mov.f32 %f12,0f3A000000; setp.eq.s32 %p7,%r37,4; bra.uni L4;\n"
+    "L9: add.s64 %d47,%d12,%d10; add.s32 %r64,%r7,%r3; setp.ge.u32 %p13,%r64,%r34; setp.lt.u32 %p14,%r64,%r34;\n"
+    "selp.b32 %r65,0,%r34,%p14; sub.s32 %r7,%r64,%r65; selp.u64 %d48,1,0,%p13; add.s64 %d12,%d47,%d48;\n"
+    "setp.lt.u64 %p15,%d12,%d30; @%p15 bra L4; bra.uni L10;\n"
+    "L4: add.s64 %d38,%d12,%d49; cvt.u32.u64 %r72,%d38; shr.u64 %d52,%d38,32; mov.u32 %r68,0; mov.u32 %r67,10;\n"
+    "mov.u32 %r74,%r7; mov.u32 %r70,%r6; mov.u32 %r71,%r5;\n"
+    "L5: mul.wide.u32 %d39,%r72,-766435501; mul.wide.u32 %d15,%r74,-845247145; mul.hi.u32 %r51,%r74,-845247145;\n"
+    "cvt.u64.u32 %d40,%r51; xor.b64 %d41,%d52,%d40; cvt.u32.u64 %r52,%d41; xor.b32 %r76,%r71,%r52;\n"
+    "mul.hi.u32 %r53,%r72,-766435501; xor.b32 %r54,%r70,%r68; xor.b32 %r74,%r54,%r53; cvt.u32.u64 %r68,%d39;\n"
+    "add.s32 %r71,%r71,-1640531527; add.s32 %r70,%r70,-1150833019; add.s32 %r67,%r67,-1; setp.ne.s32 %p3,%r67,0;\n"
+    "mov.u64 %d52,%d15; mov.u32 %r72,%r76; @%p3 bra L5; cvt.u32.u64 %r75,%d15; cvt.u64.u32 %d42,%r7;\n"
+    "mul.lo.s64 %d43,%d9,%d12; sub.s64 %d44,%d42,%d28; add.s64 %d55,%d44,%d43; shl.b64 %d45,%d55,2; add.s64 %d54,%d2,%d45;\n"
+    "shl.b64 %d46,%d55,1; add.s64 %d53,%d2,%d46; mov.u32 %r73,4; bra.uni L7;\n"
+    "L24: st.global.u16 [%d53],%r32;\n"
+    "L25: add.s64 %d55,%d55,%d8; add.s32 %r73,%r73,-1; add.s64 %d54,%d54,%d9; add.s64 %d53,%d53,%d11;\n"
+    "setp.eq.s32 %p12,%r73,0; mov.u32 %r74,%r68; @%p12 bra L9;\n"
+    "L7: mov.u32 %r26,%r76; mov.u32 %r76,%r75; mov.u32 %r75,%r74; @%p4 bra L11; bra.uni L8;\n"
+    "L11: mov.u32 %r77,8; mov.f32 %f17,%f11; @%p5 bra L15; @%p6 bra L14; mov.u32 %r77,21; mov.f32 %f17,%f12; bra.uni L15;\n"
+    "L8: cvt.rn.f32.u32 %f8,%r26; mul.rn.f32 %f9,%f8,0f2F800000; add.rn.f32 %f10,%f9,0f2F000000;\n"
+    "fma.rn.f32 %f5,%f10,%f1,%f6; bra.uni L16;\n"
+    "L14: mov.f32 %f17,0f3B800000; mov.u32 %r77,24;\n"
+    "L15: shr.u32 %r59,%r26,%r77; cvt.rn.f32.u32 %f14,%r59; mul.rn.f32 %f15,%f17,%f14; mul.rn.f32 %f16,%f1,%f15;\n"
+    "add.rn.f32 %f5,%f16,%f6;\n"
+    "L16: setp.ne.s32 %p16,%r37,6; @%p7 bra L19; @%p16 bra L20; mov.b32 %r78,%f5; bra.uni L21;\n"
+    "L19: cvt.rn.f16.f32 %h1,%f5; mov.b16 %rs1,%h1; cvt.u32.u16 %r78,%rs1; bra.uni L21;\n"
+    "L20: mov.b32 %r60,%f5; bfe.u32 %r61,%r60,16,1; add.s32 %r62,%r60,%r61; add.s32 %r63,%r62,32767; shr.u32 %r78,%r63,16;\n"
+    "L21: setp.ge.u64 %p10,%d55,%d29; @%p10 bra L25; setp.eq.s32 %p9,%r78,%r36; selp.b32 %r32,%r35,%r78,%p9; @%p16 bra L24;\n"
+    "st.global.u32 [%d54],%r32; bra.uni L25;\n"
+    "L10: ret; }\n"; /* 3968 characters */
+static const char ds__ptx_rng_uniform64[] =
+    ".version 5.0\n"
+    ".target sm_60\n"
+    ".address_size 64\n"
+    ".visible .entry ds__rng_uniform64( .param .u64 p0, .param .u64 p1, .param .u64 p2, .param .u64 p3, .param .u64 p4,\n"
+    ".param .u64 p5, .param .u64 p6, .param .u32 p7, .param .f64 p8, .param .f64 p9 ) { .reg .pred %p<14>;\n"
+    ".reg .b32 %r<51>; .reg .b64 %d<61>; .reg .f64 %fd<14>; ld.param.u32 %r23,[p7]; ld.param.u64 %d29,[p6];\n"
+    "ld.param.u64 %d54,[p3]; ld.param.u64 %d55,[p2]; ld.param.u64 %d31,[p1]; cvta.to.global.u64 %d1,%d31; mov.u64 %d32,0;\n"
+    "cvta.to.global.u64 %d33,%d32; setp.eq.s64 %p2,%d1,%d33; @%p2 bra L2; ld.global.u64 %d55,[%d1];\n"
+    "ld.global.u64 %d34,[%d1+8]; shr.u64 %d35,%d34,2; add.s64 %d54,%d35,%d54;\n"
+    "L2: mov.u32 %r24,%ctaid.x; mov.u32 %r25,%ntid.x; mov.u32 %r26,%tid.x; mad.lo.s32 %r27,%r24,%r25,%r26;\n"
+    "div.u32 %r30,%r27,%r23; cvt.u64.u32 %d12,%r30; setp.ge.u64 %p3,%d12,%d29; @%p3 bra L10; ld.param.u64 %d30,[p0];\n"
+    "ld.param.f64 %fd7,[p9]; ld.param.f64 %fd6,[p8]; ld.param.u64 %d28,[p5]; ld.param.u64 %d27,[p4];\n"
+    "cvta.to.global.u64 %d2,%d30; mov.u32 %r28,%nctaid.x; mul.lo.s32 %r29,%r28,%r25; div.u32 %r2,%r29,%r23;\n"
+    "mul.lo.s32 %r32,%r2,%r23; sub.s32 %r3,%r29,%r32; cvt.u32.u64 %r33,%d12; mul.lo.s32 %r34,%r33,%r23;\n"
+    "sub.s32 %r7,%r27,%r34; cvt.u32.u64 %r5,%d55; shr.u64 %d36,%d55,32; cvt.u32.u64 %r6,%d36; cvt.u64.u32 %d8,%r23;\n"
+    "mul.wide.u32 %d9,%r23,2; sub.rn.f64 %fd1,%fd7,%fd6; cvt.u64.u32 %d10,%r2; mul.wide.u32 %d11,%r23,8; mov.pred %p5,-1;\n"
+    "setp.lt.u32 %p6,%r23,2; mov.pred %p9,0; bra.uni L4;\n"
+    "L9: add.s64 %d52,%d12,%d10; add.s32 %r41,%r7,%r3; setp.ge.u32 %p10,%r41,%r23; setp.lt.u32 %p11,%r41,%r23;\n"
+    "selp.b32 %r42,0,%r23,%p11; sub.s32 %r7,%r41,%r42; selp.u64 %d53,1,0,%p10; add.s64 %d12,%d52,%d53;\n"
+    "setp.lt.u64 %p12,%d12,%d29; @%p12 bra L4; bra.uni L10;\n"
+    "L4: add.s64 %d37,%d12,%d54; cvt.u32.u64 %r49,%d37; shr.u64 %d57,%d37,32; mov.u32 %r45,0; mov.u32 %r44,10;\n"
+    "mov.u32 %r46,%r7; mov.u32 %r47,%r6; mov.u32 %r48,%r5;\n"
+    "L5: mul.wide.u32 %d15,%r49,-766435501; mul.wide.u32 %d59,%r46,-845247145; mul.hi.u32 %r37,%r46,-845247145;\n"
+    "cvt.u64.u32 %d38,%r37; xor.b64 %d39,%d57,%d38; cvt.u32.u64 %r38,%d39; xor.b32 %r50,%r48,%r38;\n"
+    "mul.hi.u32 %r39,%r49,-766435501; xor.b32 %r40,%r47,%r45; xor.b32 %r46,%r40,%r39; cvt.u32.u64 %r45,%d15;\n"
+    "add.s32 %r48,%r48,-1640531527; add.s32 %r47,%r47,-1150833019; add.s32 %r44,%r44,-1; setp.ne.s32 %p4,%r44,0;\n"
+    "mov.u64 %d57,%d59; mov.u32 %r49,%r50; @%p4 bra L5; cvt.u64.u32 %d40,%r7; mul.lo.s64 %d41,%d9,%d12;\n"
+    "sub.s64 %d42,%d40,%d27; add.s64 %d60,%d42,%d41; shl.b64 %d43,%d60,3; add.s64 %d58,%d2,%d43; mov.pred %p13,%p5;\n"
+    "bra.uni L7;\n"
+    "L14: add.s64 %d60,%d60,%d8; add.s64 %d58,%d58,%d11; mov.pred %p13,%p9; mov.u64 %d59,%d15; mov.u32 %r50,%r46;\n"
+    "@%p1 bra L7; bra.uni L9;\n"
+    "L7: mov.pred %p1,%p13; @%p6 bra L11; bra.uni L8;\n"
+    "L11: shl.b64 %d48,%d59,32; cvt.u64.u32 %d49,%r50; or.b64 %d50,%d48,%d49; shr.u64 %d51,%d50,11;\n"
+    "cvt.rn.f64.u64 %fd10,%d51; mul.rn.f64 %fd13,%fd10,0d3CA0000000000000; bra.uni L12;\n"
+    "L8: cvt.u64.u32 %d44,%r50; shl.b64 %d45,%d59,21; and.b64 %d46,%d45,9007199252643840; xor.b64 %d47,%d46,%d44;\n"
+    "cvt.rn.f64.u64 %fd8,%d47; mul.rn.f64 %fd9,%fd8,0d3CA0000000000000; add.rn.f64 %fd13,%fd9,0d3C90000000000000;\n"
+    "L12: setp.ge.u64 %p7,%d60,%d28; @%p7 bra L14; mul.rn.f64 %fd11,%fd1,%fd13; add.rn.f64 %fd12,%fd11,%fd6;\n"
+    "setp.ge.f64 %p8,%fd12,%fd7; selp.f64 %fd5,%fd6,%fd12,%p8; st.global.f64 [%d58],%fd5; bra.uni L14;\n"
+    "L10: ret; }\n"; /* 3288 characters */
+static const char *const ds__ptx_rng_normal[] = {
+    ".version 5.0\n"
+    ".target sm_60\n"
+    ".address_size 64\n"
+    ".visible .entry ds__rng_normal( .param .u64 p0, .param .u64 p1, .param .u64 p2, .param .u64 p3, .param .u64 p4,\n"
+    ".param .u64 p5, .param .u64 p6, .param .u32 p7, .param .f32 p8, .param .f32 p9, .param .u32 p10 ) { .reg .pred %p<18>;\n"
+    ".reg .b16 %h<2>; .reg .b16 %rs<2>; .reg .b32 %r<84>; .reg .f32 %f<76>; .reg .b64 %d<56>; ld.param.u32 %r32,[p7];\n"
+    "ld.param.u64 %d30,[p6]; ld.param.u64 %d49,[p3]; ld.param.u64 %d50,[p2]; ld.param.u64 %d32,[p1];\n"
+    "cvta.to.global.u64 %d1,%d32; mov.u64 %d33,0; cvta.to.global.u64 %d34,%d33; setp.eq.s64 %p1,%d1,%d34; @%p1 bra L2;\n"
+    "ld.global.u64 %d50,[%d1]; ld.global.u64 %d35,[%d1+8]; shr.u64 %d36,%d35,2; add.s64 %d49,%d36,%d49;\n"
+    "L2: mov.u32 %r34,%ctaid.x; mov.u32 %r35,%ntid.x; mov.u32 %r36,%tid.x; mad.lo.s32 %r37,%r34,%r35,%r36;\n"
+    "div.u32 %r40,%r37,%r32; cvt.u64.u32 %d12,%r40; setp.ge.u64 %p2,%d12,%d30; @%p2 bra L13; ld.param.u64 %d31,[p0];\n"
+    "ld.param.u32 %r33,[p10]; ld.param.f32 %f7,[p9]; ld.param.f32 %f6,[p8]; ld.param.u64 %d29,[p5]; ld.param.u64 %d28,[p4];\n"
+    "cvta.to.global.u64 %d2,%d31; mov.u32 %r38,%nctaid.x; mul.lo.s32 %r39,%r38,%r35; div.u32 %r2,%r39,%r32;\n"
+    "mul.lo.s32 %r42,%r2,%r32; sub.s32 %r3,%r39,%r42; cvt.u32.u64 %r43,%d12; mul.lo.s32 %r44,%r43,%r32;\n"
+    "sub.s32 %r7,%r37,%r44; cvt.u32.u64 %r5,%d50; shr.u64 %d37,%d50,32; cvt.u32.u64 %r6,%d37; cvt.u64.u32 %d8,%r32;\n"
+    "mul.wide.u32 %d9,%r32,4; cvt.u64.u32 %d10,%r2; mul.wide.u32 %d11,%r32,2; mov.f32 %f8,0f00000000; mov.pred %p5,0;\n"
+    "setp.eq.s32 %p10,%r33,4; setp.ne.s32 %p13,%r33,6; bra.uni L4;\n"
+    "L12: add.s64 %d47,%d12,%d10; add.s32 %r70,%r7,%r3; setp.ge.u32 %p15,%r70,%r32; setp.lt.u32 %p16,%r70,%r32;\n"
+    "selp.b32 %r71,0,%r32,%p16; sub.s32 %r7,%r70,%r71; selp.u64 %d48,1,0,%p15; add.s64 %d12,%d47,%d48;\n"
+    "setp.lt.u64 %p17,%d12,%d30; @%p17 bra L4; bra.uni L13;\n"
+    "L4: add.s64 %d38,%d12,%d49; cvt.u32.u64 %r78,%d38; shr.u64 %d52,%d38,32; mov.u32 %r74,0; mov.u32 %r73,10;\n"
+    "mov.u32 %r80,%r7; mov.u32 %r76,%r6; mov.u32 %r77,%r5;\n"
+    "L5: mul.wide.u32 %d39,%r78,-766435501; mul.wide.u32 %d15,%r80,-845247145; mul.hi.u32 %r47,%r80,-845247145;\n"
+    "cvt.u64.u32 %d40,%r47; xor.b64 %d41,%d52,%d40; cvt.u32.u64 %r48,%d41; xor.b32 %r82,%r77,%r48;\n"
+    "mul.hi.u32 %r49,%r78,-766435501; xor.b32 %r50,%r76,%r74; xor.b32 %r80,%r50,%r49; cvt.u32.u64 %r74,%d39;\n"
+    "add.s32 %r77,%r77,-1640531527; add.s32 %r76,%r76,-1150833019; add.s32 %r73,%r73,-1; setp.ne.s32 %p3,%r73,0;\n"
+    "mov.u64 %d52,%d15; mov.u32 %r78,%r82; @%p3 bra L5; cvt.u32.u64 %r81,%d15; cvt.u64.u32 %d42,%r7;\n"
+    "mul.lo.s64 %d43,%d9,%d12; sub.s64 %d44,%d42,%d28; add.s64 %d55,%d44,%d43; shl.b64 %d45,%d55,2; add.s64 %d54,%d2,%d45;\n"
+    "shl.b64 %d46,%d55,1; add.s64 %d53,%d2,%d46; mov.u32 %r79,0; mov.f32 %f74,%f8; bra.uni L7;\n"
+    "L19: st.global.u16 [%d53],%r83;\n"
+    "L20: add.s32 %r79,%r79,1; add.s64 %d55,%d55,%d8; add.s64 %d54,%d54,%d9; add.s64 %d53,%d53,%d11;\n"
+    "setp.eq.s32 %p14,%r79,4; mov.u32 %r80,%r74; @%p14 bra L12;\n"
+    "L7: mov.u32 %r26,%r82; mov.u32 %r82,%r81; mov.u32 %r81,%r80; and.b32 %r52,%r79,1; setp.eq.b32 %p4,%r52,1;\n"
+    "xor.pred %p6,%p4,%p5; mov.f32 %f5,%f74; @%p6 bra L9; cvt.rn.f32.u32 %f9,%r26; mul.rn.f32 %f10,%f9,0f2F800000;\n"
+    "add.rn.f32 %f11,%f10,0f2F000000; mov.b32 %r53,%f11; add.s32 %r54,%r53,4913933; and.b32 %r55,%r54,8388607;\n"
+    "add.s32 %r56,%r55,1060439283; shr.u32 %r57,%r54,23; add.s32 %r58,%r57,-127; cvt.rn.f32.s32 %f12,%r58;\n"
+    "mov.b32 %f13,%r56; add.rn.f32 %f14,%f13,0fBF800000; mul.rn.f32 %f15,%f14,%f14; mul.rn.f32 %f16,%f14,0f3D9021BB;\n"
+    "add.rn.f32 %f17,%f16,0fBDEBD1B8; mul.rn.f32 %f18,%f14,%f17; add.rn.f32 %f19,%f18,0f3DEF251A;\n"
+    "mul.rn.f32 %f20,%f14,%f19; add.rn.f32 %f21,%f20,0fBDFE5D4F; mul.rn.f32 %f22,%f14,%f21;\n"
+    "add.rn.f32 %f23,%f22,0f3E11E9BF; mul.rn.f32 %f24,%f14,%f23; add.rn.f32 %f25,%f24,0fBE2AAE50;\n"
+    "mul.rn.f32 %f26,%f14,%f25; add.rn.f32 %f27,%f26,0f3E4CCEAC; mul.rn.f32 %f28,%f14,%f27;\n"
+    "add.rn.f32 %f29,%f28,0fBE7FFFFC; mul.rn.f32 %f30,%f14,%f29; add.rn.f32 %f31,%f30,0f3EAAAAAA;\n"
+    "mul.rn.f32 %f32,%f14,%f31; mul.rn.f32 %f33,%f15,%f32; mul.rn.f32 %f34,%f12,0fB95E8083; add.rn.f32 %f35,%f33,%f34;\n"
+    "mul.rn.f32 %f36,%f15,0f3F000000; sub.rn.f32 %f37,%f35,%f36; add.rn.f32 %f38,%f14,%f37;\n", /* 4032 characters */
+    "mul.rn.f32 %f39,%f12,0f3F318000; add.rn.f32 %f40,%f39,%f38; mul.rn.f32 %f41,%f40,0fC0000000; sqrt.rn.f32 %f42,%f41;\n"
+    "add.s32 %r59,%r82,536870912; shr.u32 %r60,%r59,30; and.b32 %r61,%r59,1073741823; add.s32 %r62,%r61,-536870912;\n"
+    "cvt.rn.f32.s32 %f43,%r62; add.rn.f32 %f44,%f43,0f3F000000; mul.rn.f32 %f45,%f44,0f30C90FDB; mul.rn.f32 %f46,%f45,%f45;\n"
+    "mul.rn.f32 %f47,%f46,0fB94CA1F9; add.rn.f32 %f48,%f47,0f3C08839E; mul.rn.f32 %f49,%f46,%f48;\n"
+    "add.rn.f32 %f50,%f49,0fBE2AAAA3; mul.rn.f32 %f51,%f46,%f50; mul.rn.f32 %f52,%f45,%f51; add.rn.f32 %f53,%f45,%f52;\n"
+    "mul.rn.f32 %f54,%f46,0f37CCF5CE; add.rn.f32 %f55,%f54,0fBAB6061A; mul.rn.f32 %f56,%f46,%f55;\n"
+    "add.rn.f32 %f57,%f56,0f3D2AAAA5; mul.rn.f32 %f58,%f46,%f57; mul.rn.f32 %f59,%f46,%f58;\n"
+    "mul.rn.f32 %f60,%f46,0f3F000000; sub.rn.f32 %f61,%f59,%f60; add.rn.f32 %f62,%f61,0f3F800000;\n"
+    "and.b32 %r63,%r59,1073741824; setp.eq.s32 %p7,%r63,0; selp.f32 %f63,%f62,%f53,%p7; selp.f32 %f64,%f53,%f62,%p7;\n"
+    "neg.f32 %f65,%f64; setp.lt.s32 %p8,%r59,0; selp.f32 %f66,%f65,%f64,%p8; add.s32 %r64,%r60,1; and.b32 %r65,%r64,2;\n"
+    "setp.eq.s32 %p9,%r65,0; neg.f32 %f67,%f63; selp.f32 %f68,%f63,%f67,%p9; mul.rn.f32 %f69,%f66,%f42;\n"
+    "mul.rn.f32 %f70,%f69,%f7; add.rn.f32 %f5,%f70,%f6; mul.rn.f32 %f71,%f68,%f42; mul.rn.f32 %f72,%f71,%f7;\n"
+    "add.rn.f32 %f74,%f72,%f6;\n"
+    "L9: @%p10 bra L14; @%p13 bra L15; mov.b32 %r83,%f5; bra.uni L16;\n"
+    "L14: cvt.rn.f16.f32 %h1,%f5; mov.b16 %rs1,%h1; cvt.u32.u16 %r83,%rs1; bra.uni L16;\n"
+    "L15: mov.b32 %r66,%f5; bfe.u32 %r67,%r66,16,1; add.s32 %r68,%r66,%r67; add.s32 %r69,%r68,32767; shr.u32 %r83,%r69,16;\n"
+    "L16: setp.ge.u64 %p12,%d55,%d29; @%p12 bra L20; @%p13 bra L19; st.global.u32 [%d54],%r83; bra.uni L20;\n"
+    "L13: ret; }\n", /* 1662 characters */
+    0 };
+static const char *const ds__ptx_rng_normal64[] = {
+    ".version 5.0\n"
+    ".target sm_60\n"
+    ".address_size 64\n"
+    ".visible .entry ds__rng_normal64( .param .u64 p0, .param .u64 p1, .param .u64 p2, .param .u64 p3, .param .u64 p4,\n"
+    ".param .u64 p5, .param .u64 p6, .param .u32 p7, .param .f64 p8, .param .f64 p9 ) { .reg .pred %p<12>;\n"
+    ".reg .b32 %r<53>; .reg .b64 %d<68>; .reg .f64 %fd<81>; ld.param.u32 %r23,[p7]; ld.param.u64 %d24,[p6];\n"
+    "ld.param.u64 %d64,[p3]; ld.param.u64 %d65,[p2]; ld.param.u64 %d26,[p1]; cvta.to.global.u64 %d1,%d26; mov.u64 %d27,0;\n"
+    "cvta.to.global.u64 %d28,%d27; setp.eq.s64 %p1,%d1,%d28; @%p1 bra L2; ld.global.u64 %d65,[%d1];\n"
+    "ld.global.u64 %d29,[%d1+8]; shr.u64 %d30,%d29,2; add.s64 %d64,%d30,%d64;\n"
+    "L2: mov.u32 %r24,%ctaid.x; mov.u32 %r25,%ntid.x; mov.u32 %r26,%tid.x; mad.lo.s32 %r27,%r24,%r25,%r26;\n"
+    "div.u32 %r30,%r27,%r23; cvt.u64.u32 %d66,%r30; setp.ge.u64 %p2,%d66,%d24; @%p2 bra L11; ld.param.u64 %d25,[p0];\n"
+    "ld.param.f64 %fd5,[p9]; ld.param.f64 %fd4,[p8]; ld.param.u64 %d23,[p5]; ld.param.u64 %d22,[p4];\n"
+    "cvta.to.global.u64 %d2,%d25; mov.u32 %r28,%nctaid.x; mul.lo.s32 %r29,%r28,%r25; div.u32 %r2,%r29,%r23;\n"
+    "mul.lo.s32 %r32,%r2,%r23; sub.s32 %r3,%r29,%r32; cvt.u32.u64 %r33,%d66; mul.lo.s32 %r34,%r33,%r23;\n"
+    "sub.s32 %r46,%r27,%r34; cvt.u32.u64 %r5,%d65; shr.u64 %d31,%d65,32; cvt.u32.u64 %r6,%d31; cvt.u64.u32 %d8,%r23;\n"
+    "mul.wide.u32 %d9,%r23,2; cvt.u64.u32 %d10,%r2; bra.uni L4;\n"
+    "L10: add.s64 %d62,%d66,%d10; add.s32 %r44,%r46,%r3; setp.lt.u32 %p9,%r44,%r23; setp.ge.u32 %p10,%r44,%r23;\n"
+    "selp.u64 %d63,1,0,%p10; add.s64 %d66,%d62,%d63; selp.b32 %r45,0,%r23,%p9; sub.s32 %r46,%r44,%r45;\n"
+    "setp.lt.u64 %p11,%d66,%d24; @%p11 bra L4; bra.uni L11;\n"
+    "L4: add.s64 %d32,%d66,%d64; cvt.u32.u64 %r52,%d32; shr.u64 %d67,%d32,32; mov.u32 %r48,0; mov.u32 %r47,10;\n"
+    "mov.u32 %r49,%r46; mov.u32 %r50,%r6; mov.u32 %r51,%r5;\n"
+    "L5: mov.u32 %r14,%r52; mov.u32 %r11,%r49; mul.wide.u32 %d33,%r14,-766435501; mul.wide.u32 %d16,%r11,-845247145;\n"
+    "mul.hi.u32 %r37,%r11,-845247145; cvt.u64.u32 %d34,%r37; xor.b64 %d35,%d67,%d34; cvt.u32.u64 %r38,%d35;\n"
+    "xor.b32 %r52,%r51,%r38; mul.hi.u32 %r39,%r14,-766435501; xor.b32 %r40,%r50,%r48; xor.b32 %r49,%r40,%r39;\n"
+    "cvt.u32.u64 %r48,%d33; add.s32 %r51,%r51,-1640531527; add.s32 %r50,%r50,-1150833019; add.s32 %r47,%r47,-1;\n"
+    "setp.ne.s32 %p3,%r47,0; mov.u64 %d67,%d16; @%p3 bra L5; cvt.u64.u32 %d14,%r14; cvt.u64.u32 %d15,%r11;\n"
+    "cvt.u64.u32 %d36,%r46; mul.lo.s64 %d37,%d9,%d66; sub.s64 %d38,%d36,%d22; add.s64 %d17,%d38,%d37;\n"
+    "cvt.u64.u32 %d39,%r52; mul.lo.s64 %d40,%d15,7234587514109952; and.b64 %d41,%d40,9007199252643840;\n"
+    "xor.b64 %d42,%d41,%d39; cvt.rn.f64.u64 %fd6,%d42; mul.rn.f64 %fd7,%fd6,0d3CA0000000000000;\n"
+    "add.rn.f64 %fd8,%fd7,0d3C90000000000000; mov.b64 %d43,%fd8; add.s64 %d44,%d43,2638147582215219;\n"
+    "and.b64 %d45,%d44,4503599627370495; add.s64 %d46,%d45,4604544271217802189; shr.u64 %d47,%d44,52;\n"
+    "add.s64 %d48,%d47,-1023; cvt.rn.f64.s64 %fd9,%d48; mov.b64 %fd10,%d46; add.rn.f64 %fd11,%fd10,0dBFF0000000000000;\n"
+    "add.rn.f64 %fd12,%fd11,0d4000000000000000; div.rn.f64 %fd13,%fd11,%fd12; mul.rn.f64 %fd14,%fd13,%fd13;\n"
+    "mul.rn.f64 %fd15,%fd11,%fd11; mul.rn.f64 %fd16,%fd15,0d3FE0000000000000; mul.rn.f64 %fd17,%fd14,0d3FC2F112DF3E5244;\n"
+    "add.rn.f64 %fd18,%fd17,0d3FC39A09D078C69F; mul.rn.f64 %fd19,%fd14,%fd18; add.rn.f64 %fd20,%fd19,0d3FC7466496CB03DE;\n"
+    "mul.rn.f64 %fd21,%fd14,%fd20; add.rn.f64 %fd22,%fd21,0d3FCC71C51D8E78AF; mul.rn.f64 %fd23,%fd14,%fd22;\n"
+    "add.rn.f64 %fd24,%fd23,0d3FD2492494229359; mul.rn.f64 %fd25,%fd14,%fd24; add.rn.f64 %fd26,%fd25,0d3FD999999997FA04;\n"
+    "mul.rn.f64 %fd27,%fd14,%fd26; add.rn.f64 %fd28,%fd27,0d3FE5555555555593; mul.rn.f64 %fd29,%fd14,%fd28;\n"
+    "add.rn.f64 %fd30,%fd16,%fd29; mul.rn.f64 %fd31,%fd13,%fd30; mul.rn.f64 %fd32,%fd9,0d3DEA39EF35793C76;\n"
+    "add.rn.f64 %fd33,%fd32,%fd31; mul.rn.f64 %fd34,%fd9,0d3FE62E42FEE00000; sub.rn.f64 %fd35,%fd16,%fd33;\n"
+    "sub.rn.f64 %fd36,%fd35,%fd11; sub.rn.f64 %fd37,%fd34,%fd36; mul.rn.f64 %fd38,%fd37,0dC000000000000000;\n"
+    "sqrt.rn.f64 %fd1,%fd38; cvt.u64.u32 %d49,%r49; mul.lo.s64 %d50,%d14,7399867510947840;\n"
+    "and.b64 %d51,%d50,9007199252643840; xor.b64 %d52,%d51,%d49; add.s64 %d53,%d52,1125899906842624; shr.u64 %d54,%d53,51;\n", /* 4042 characters */
+    "cvt.u32.u64 %r21,%d54; and.b64 %d55,%d53,2251799813685247; add.s64 %d56,%d55,-1125899906842624;\n"
+    "cvt.rn.f64.s64 %fd39,%d56; add.rn.f64 %fd40,%fd39,0d3FE0000000000000; mul.rn.f64 %fd41,%fd40,0d3CC921FB54442D18;\n"
+    "mul.rn.f64 %fd42,%fd41,%fd41; mul.rn.f64 %fd43,%fd42,0d3DE5D93A5ACFD57C; add.rn.f64 %fd44,%fd43,0dBE5AE5E68A2B9CEB;\n"
+    "mul.rn.f64 %fd45,%fd42,%fd44; add.rn.f64 %fd46,%fd45,0d3EC71DE357B1FE7D; mul.rn.f64 %fd47,%fd42,%fd46;\n"
+    "add.rn.f64 %fd48,%fd47,0dBF2A01A019C161D5; mul.rn.f64 %fd49,%fd42,%fd48; add.rn.f64 %fd50,%fd49,0d3F8111111110F8A6;\n"
+    "mul.rn.f64 %fd51,%fd42,%fd50; add.rn.f64 %fd52,%fd51,0dBFC5555555555549; mul.rn.f64 %fd53,%fd42,%fd52;\n"
+    "mul.rn.f64 %fd54,%fd41,%fd53; add.rn.f64 %fd55,%fd41,%fd54; mul.rn.f64 %fd56,%fd42,0dBDA8FAE9BE8838D4;\n"
+    "add.rn.f64 %fd57,%fd56,0d3E21EE9EBDB4B1C4; mul.rn.f64 %fd58,%fd42,%fd57; add.rn.f64 %fd59,%fd58,0dBE927E4F809C52AD;\n"
+    "mul.rn.f64 %fd60,%fd42,%fd59; add.rn.f64 %fd61,%fd60,0d3EFA01A019CB1590; mul.rn.f64 %fd62,%fd42,%fd61;\n"
+    "add.rn.f64 %fd63,%fd62,0dBF56C16C16C15177; mul.rn.f64 %fd64,%fd42,%fd63; add.rn.f64 %fd65,%fd64,0d3FA555555555554C;\n"
+    "mul.rn.f64 %fd66,%fd42,%fd65; mul.rn.f64 %fd67,%fd42,%fd66; mul.rn.f64 %fd68,%fd42,0d3FE0000000000000;\n"
+    "sub.rn.f64 %fd69,%fd67,%fd68; add.rn.f64 %fd70,%fd69,0d3FF0000000000000; and.b64 %d57,%d54,1; setp.eq.b64 %p4,%d57,1;\n"
+    "setp.ge.u64 %p6,%d17,%d23; @%p6 bra L8; selp.f64 %fd2,%fd70,%fd55,%p4; shl.b64 %d58,%d17,3; add.s64 %d59,%d2,%d58;\n"
+    "and.b32 %r43,%r21,2; setp.eq.s32 %p7,%r43,0; neg.f64 %fd76,%fd2; selp.f64 %fd77,%fd2,%fd76,%p7;\n"
+    "mul.rn.f64 %fd78,%fd77,%fd1; mul.rn.f64 %fd79,%fd78,%fd5; add.rn.f64 %fd80,%fd79,%fd4; st.global.f64 [%d59],%fd80;\n"
+    "L8: add.s64 %d60,%d17,%d8; setp.ge.u64 %p8,%d60,%d23; @%p8 bra L10; selp.f64 %fd71,%fd55,%fd70,%p4;\n"
+    "add.s32 %r41,%r21,1; and.b32 %r42,%r41,2; setp.eq.s32 %p5,%r42,0; neg.f64 %fd72,%fd71; selp.f64 %fd73,%fd71,%fd72,%p5;\n"
+    "mul.rn.f64 %fd74,%fd73,%fd1; mul.rn.f64 %fd75,%fd74,%fd5; add.rn.f64 %fd3,%fd75,%fd4; shl.b64 %d61,%d60,3;\n"
+    "add.s64 %d18,%d2,%d61; st.global.f64 [%d18],%fd3; bra.uni L10;\n"
+    "L11: ret; }\n", /* 2033 characters */
+    0 };
+static const char *const ds__ptx_rng_exponential[] = {
+    ".version 5.0\n"
+    ".target sm_60\n"
+    ".address_size 64\n"
+    ".visible .entry ds__rng_exponential( .param .u64 p0, .param .u64 p1, .param .u64 p2, .param .u64 p3, .param .u64 p4,\n"
+    ".param .u64 p5, .param .u64 p6, .param .u32 p7, .param .f32 p8, .param .u32 p9 ) { .reg .pred %p<13>; .reg .b16 %h<2>;\n"
+    ".reg .b16 %rs<2>; .reg .b32 %r<76>; .reg .f32 %f<39>; .reg .b64 %d<56>; ld.param.u32 %r32,[p7];\n"
+    "ld.param.u64 %d30,[p6]; ld.param.u64 %d49,[p3]; ld.param.u64 %d50,[p2]; ld.param.u64 %d32,[p1];\n"
+    "cvta.to.global.u64 %d1,%d32; mov.u64 %d33,0; cvta.to.global.u64 %d34,%d33; setp.eq.s64 %p1,%d1,%d34; @%p1 bra L2;\n"
+    "ld.global.u64 %d50,[%d1]; ld.global.u64 %d35,[%d1+8]; shr.u64 %d36,%d35,2; add.s64 %d49,%d36,%d49;\n"
+    "L2: mov.u32 %r34,%ctaid.x; mov.u32 %r35,%ntid.x; mov.u32 %r36,%tid.x; mad.lo.s32 %r37,%r34,%r35,%r36;\n"
+    "div.u32 %r40,%r37,%r32; cvt.u64.u32 %d12,%r40; setp.ge.u64 %p2,%d12,%d30; @%p2 bra L13; ld.param.u64 %d31,[p0];\n"
+    "ld.param.u32 %r33,[p9]; ld.param.f32 %f5,[p8]; ld.param.u64 %d29,[p5]; ld.param.u64 %d28,[p4];\n"
+    "cvta.to.global.u64 %d2,%d31; mov.u32 %r38,%nctaid.x; mul.lo.s32 %r39,%r38,%r35; div.u32 %r2,%r39,%r32;\n"
+    "mul.lo.s32 %r42,%r2,%r32; sub.s32 %r3,%r39,%r42; cvt.u32.u64 %r43,%d12; mul.lo.s32 %r44,%r43,%r32;\n"
+    "sub.s32 %r7,%r37,%r44; cvt.u32.u64 %r5,%d50; shr.u64 %d37,%d50,32; cvt.u32.u64 %r6,%d37; cvt.u64.u32 %d8,%r32;\n"
+    "mul.wide.u32 %d9,%r32,4; cvt.u64.u32 %d10,%r2; mul.wide.u32 %d11,%r32,2; mov.f32 %f6,0f33800000;\n"
+    "setp.eq.s32 %p5,%r33,4; setp.ne.s32 %p8,%r33,6; bra.uni L4;\n"
+    "L12: add.s64 %d47,%d12,%d10; add.s32 %r62,%r7,%r3; setp.ge.u32 %p10,%r62,%r32; setp.lt.u32 %p11,%r62,%r32;\n"
+    "selp.b32 %r63,0,%r32,%p11; sub.s32 %r7,%r62,%r63; selp.u64 %d48,1,0,%p10; add.s64 %d12,%d47,%d48;\n"
+    "setp.lt.u64 %p12,%d12,%d30; @%p12 bra L4; bra.uni L13;\n"
+    "L4: add.s64 %d38,%d12,%d49; cvt.u32.u64 %r70,%d38; shr.u64 %d52,%d38,32; mov.u32 %r66,0; mov.u32 %r65,10;\n"
+    "mov.u32 %r72,%r7; mov.u32 %r68,%r6; mov.u32 %r69,%r5;\n"
+    "L5: mul.wide.u32 %d39,%r70,-766435501; mul.wide.u32 %d15,%r72,-845247145; mul.hi.u32 %r47,%r72,-845247145;\n"
+    "cvt.u64.u32 %d40,%r47; xor.b64 %d41,%d52,%d40; cvt.u32.u64 %r48,%d41; xor.b32 %r74,%r69,%r48;\n"
+    "mul.hi.u32 %r49,%r70,-766435501; xor.b32 %r50,%r68,%r66; xor.b32 %r72,%r50,%r49; cvt.u32.u64 %r66,%d39;\n"
+    "add.s32 %r69,%r69,-1640531527; add.s32 %r68,%r68,-1150833019; add.s32 %r65,%r65,-1; setp.ne.s32 %p3,%r65,0;\n"
+    "mov.u64 %d52,%d15; mov.u32 %r70,%r74; @%p3 bra L5; cvt.u32.u64 %r73,%d15; cvt.u64.u32 %d42,%r7;\n"
+    "mul.lo.s64 %d43,%d9,%d12; sub.s64 %d44,%d42,%d28; add.s64 %d55,%d44,%d43; shl.b64 %d45,%d55,2; add.s64 %d54,%d2,%d45;\n"
+    "shl.b64 %d46,%d55,1; add.s64 %d53,%d2,%d46; mov.u32 %r71,4; bra.uni L7;\n"
+    "L19: st.global.u16 [%d53],%r75;\n"
+    "L20: add.s64 %d55,%d55,%d8; add.s32 %r71,%r71,-1; add.s64 %d54,%d54,%d9; add.s64 %d53,%d53,%d11;\n"
+    "setp.eq.s32 %p9,%r71,0; mov.u32 %r72,%r66; @%p9 bra L12;\n"
+    "L7: mov.u32 %r26,%r74; mov.u32 %r74,%r73; mov.u32 %r73,%r72; cvt.rn.f32.u32 %f7,%r26; mul.rn.f32 %f8,%f7,0f2F800000;\n"
+    "add.rn.f32 %f1,%f8,0f2F000000; setp.ge.f32 %p4,%f1,0f3F7FFFFF; mov.f32 %f38,%f6; @%p4 bra L9; mov.b32 %r52,%f1;\n"
+    "add.s32 %r53,%r52,4913933; and.b32 %r54,%r53,8388607; add.s32 %r55,%r54,1060439283; shr.u32 %r56,%r53,23;\n"
+    "add.s32 %r57,%r56,-127; cvt.rn.f32.s32 %f9,%r57; mov.b32 %f10,%r55; add.rn.f32 %f11,%f10,0fBF800000;\n"
+    "mul.rn.f32 %f12,%f11,%f11; mul.rn.f32 %f13,%f11,0f3D9021BB; add.rn.f32 %f14,%f13,0fBDEBD1B8;\n"
+    "mul.rn.f32 %f15,%f11,%f14; add.rn.f32 %f16,%f15,0f3DEF251A; mul.rn.f32 %f17,%f11,%f16;\n"
+    "add.rn.f32 %f18,%f17,0fBDFE5D4F; mul.rn.f32 %f19,%f11,%f18; add.rn.f32 %f20,%f19,0f3E11E9BF;\n"
+    "mul.rn.f32 %f21,%f11,%f20; add.rn.f32 %f22,%f21,0fBE2AAE50; mul.rn.f32 %f23,%f11,%f22;\n"
+    "add.rn.f32 %f24,%f23,0f3E4CCEAC; mul.rn.f32 %f25,%f11,%f24; add.rn.f32 %f26,%f25,0fBE7FFFFC;\n"
+    "mul.rn.f32 %f27,%f11,%f26; add.rn.f32 %f28,%f27,0f3EAAAAAA; mul.rn.f32 %f29,%f11,%f28; mul.rn.f32 %f30,%f12,%f29;\n"
+    "mul.rn.f32 %f31,%f9,0fB95E8083; add.rn.f32 %f32,%f30,%f31; mul.rn.f32 %f33,%f12,0fBF000000; add.rn.f32 %f34,%f32,%f33;\n"
+    "add.rn.f32 %f35,%f11,%f34; mul.rn.f32 %f36,%f9,0f3F318000; add.rn.f32 %f37,%f36,%f35; neg.f32 %f38,%f37;\n"
+    "L9: div.rn.f32 %f4,%f38,%f5; @%p5 bra L14; @%p8 bra L15; mov.b32 %r75,%f4; bra.uni L16;\n", /* 4084 characters */
+    "L14: cvt.rn.f16.f32 %h1,%f4; mov.b16 %rs1,%h1; cvt.u32.u16 %r75,%rs1; bra.uni L16;\n"
+    "L15: mov.b32 %r58,%f4; bfe.u32 %r59,%r58,16,1; add.s32 %r60,%r58,%r59; add.s32 %r61,%r60,32767; shr.u32 %r75,%r61,16;\n"
+    "L16: setp.ge.u64 %p7,%d55,%d29; @%p7 bra L20; @%p8 bra L19; st.global.u32 [%d54],%r75; bra.uni L20;\n"
+    "L13: ret; }\n", /* 313 characters */
+    0 };
+static const char *const ds__ptx_rng_exponential64[] = {
+    ".version 5.0\n"
+    ".target sm_60\n"
+    ".address_size 64\n"
+    ".visible .entry ds__rng_exponential64( .param .u64 p0, .param .u64 p1, .param .u64 p2, .param .u64 p3, .param .u64 p4,\n"
+    ".param .u64 p5, .param .u64 p6, .param .u32 p7, .param .f64 p8 ) { .reg .pred %p<13>; .reg .b32 %r<51>;\n"
+    ".reg .b64 %d<63>; .reg .f64 %fd<39>; ld.param.u32 %r23,[p7]; ld.param.u64 %d29,[p6]; ld.param.u64 %d56,[p3];\n"
+    "ld.param.u64 %d57,[p2]; ld.param.u64 %d31,[p1]; cvta.to.global.u64 %d1,%d31; mov.u64 %d32,0;\n"
+    "cvta.to.global.u64 %d33,%d32; setp.eq.s64 %p2,%d1,%d33; @%p2 bra L2; ld.global.u64 %d57,[%d1];\n"
+    "ld.global.u64 %d34,[%d1+8]; shr.u64 %d35,%d34,2; add.s64 %d56,%d35,%d56;\n"
+    "L2: mov.u32 %r24,%ctaid.x; mov.u32 %r25,%ntid.x; mov.u32 %r26,%tid.x; mad.lo.s32 %r27,%r24,%r25,%r26;\n"
+    "div.u32 %r30,%r27,%r23; cvt.u64.u32 %d12,%r30; setp.ge.u64 %p3,%d12,%d29; @%p3 bra L13; ld.param.u64 %d30,[p0];\n"
+    "ld.param.f64 %fd5,[p8]; ld.param.u64 %d28,[p5]; ld.param.u64 %d27,[p4]; cvta.to.global.u64 %d2,%d30;\n"
+    "mov.u32 %r28,%nctaid.x; mul.lo.s32 %r29,%r28,%r25; div.u32 %r2,%r29,%r23; mul.lo.s32 %r32,%r2,%r23;\n"
+    "sub.s32 %r3,%r29,%r32; cvt.u32.u64 %r33,%d12; mul.lo.s32 %r34,%r33,%r23; sub.s32 %r7,%r27,%r34; cvt.u32.u64 %r5,%d57;\n"
+    "shr.u64 %d36,%d57,32; cvt.u32.u64 %r6,%d36; cvt.u64.u32 %d8,%r23; mul.wide.u32 %d9,%r23,2; cvt.u64.u32 %d10,%r2;\n"
+    "mul.wide.u32 %d11,%r23,8; mov.pred %p5,-1; mov.f64 %fd6,0d3CA0000000000000; mov.pred %p8,0; bra.uni L4;\n"
+    "L12: add.s64 %d54,%d12,%d10; add.s32 %r41,%r7,%r3; setp.ge.u32 %p9,%r41,%r23; setp.lt.u32 %p10,%r41,%r23;\n"
+    "selp.b32 %r42,0,%r23,%p10; sub.s32 %r7,%r41,%r42; selp.u64 %d55,1,0,%p9; add.s64 %d12,%d54,%d55;\n"
+    "setp.lt.u64 %p11,%d12,%d29; @%p11 bra L4; bra.uni L13;\n"
+    "L4: add.s64 %d37,%d12,%d56; cvt.u32.u64 %r49,%d37; shr.u64 %d59,%d37,32; mov.u32 %r45,0; mov.u32 %r44,10;\n"
+    "mov.u32 %r46,%r7; mov.u32 %r47,%r6; mov.u32 %r48,%r5;\n"
+    "L5: mul.wide.u32 %d15,%r49,-766435501; mul.wide.u32 %d61,%r46,-845247145; mul.hi.u32 %r37,%r46,-845247145;\n"
+    "cvt.u64.u32 %d38,%r37; xor.b64 %d39,%d59,%d38; cvt.u32.u64 %r38,%d39; xor.b32 %r50,%r48,%r38;\n"
+    "mul.hi.u32 %r39,%r49,-766435501; xor.b32 %r40,%r47,%r45; xor.b32 %r46,%r40,%r39; cvt.u32.u64 %r45,%d15;\n"
+    "add.s32 %r48,%r48,-1640531527; add.s32 %r47,%r47,-1150833019; add.s32 %r44,%r44,-1; setp.ne.s32 %p4,%r44,0;\n"
+    "mov.u64 %d59,%d61; mov.u32 %r49,%r50; @%p4 bra L5; cvt.u64.u32 %d40,%r7; mul.lo.s64 %d41,%d9,%d12;\n"
+    "sub.s64 %d42,%d40,%d27; add.s64 %d62,%d42,%d41; shl.b64 %d43,%d62,3; add.s64 %d60,%d2,%d43; mov.pred %p12,%p5;\n"
+    "bra.uni L7;\n"
+    "L11: add.s64 %d62,%d62,%d8; add.s64 %d60,%d60,%d11; mov.pred %p12,%p8; mov.u64 %d61,%d15; mov.u32 %r50,%r46;\n"
+    "@%p1 bra L7; bra.uni L12;\n"
+    "L7: mov.pred %p1,%p12; cvt.u64.u32 %d44,%r50; shl.b64 %d45,%d61,21; and.b64 %d46,%d45,9007199252643840;\n"
+    "xor.b64 %d47,%d46,%d44; cvt.rn.f64.u64 %fd7,%d47; mul.rn.f64 %fd8,%fd7,0d3CA0000000000000;\n"
+    "add.rn.f64 %fd1,%fd8,0d3C90000000000000; setp.ge.f64 %p6,%fd1,0d3FEFFFFFFFFFFFFF; mov.f64 %fd38,%fd6; @%p6 bra L9;\n"
+    "mov.b64 %d48,%fd1; add.s64 %d49,%d48,2638147582215219; and.b64 %d50,%d49,4503599627370495;\n"
+    "add.s64 %d51,%d50,4604544271217802189; shr.u64 %d52,%d49,52; add.s64 %d53,%d52,-1023; cvt.rn.f64.s64 %fd9,%d53;\n"
+    "mov.b64 %fd10,%d51; add.rn.f64 %fd11,%fd10,0dBFF0000000000000; add.rn.f64 %fd12,%fd11,0d4000000000000000;\n"
+    "div.rn.f64 %fd13,%fd11,%fd12; mul.rn.f64 %fd14,%fd13,%fd13; mul.rn.f64 %fd15,%fd11,%fd11;\n"
+    "mul.rn.f64 %fd16,%fd15,0d3FE0000000000000; mul.rn.f64 %fd17,%fd14,0d3FC2F112DF3E5244;\n"
+    "add.rn.f64 %fd18,%fd17,0d3FC39A09D078C69F; mul.rn.f64 %fd19,%fd14,%fd18; add.rn.f64 %fd20,%fd19,0d3FC7466496CB03DE;\n"
+    "mul.rn.f64 %fd21,%fd14,%fd20; add.rn.f64 %fd22,%fd21,0d3FCC71C51D8E78AF; mul.rn.f64 %fd23,%fd14,%fd22;\n"
+    "add.rn.f64 %fd24,%fd23,0d3FD2492494229359; mul.rn.f64 %fd25,%fd14,%fd24; add.rn.f64 %fd26,%fd25,0d3FD999999997FA04;\n"
+    "mul.rn.f64 %fd27,%fd14,%fd26; add.rn.f64 %fd28,%fd27,0d3FE5555555555593; mul.rn.f64 %fd29,%fd14,%fd28;\n"
+    "add.rn.f64 %fd30,%fd16,%fd29; mul.rn.f64 %fd31,%fd13,%fd30; mul.rn.f64 %fd32,%fd9,0d3DEA39EF35793C76;\n"
+    "add.rn.f64 %fd33,%fd32,%fd31; mul.rn.f64 %fd34,%fd9,0d3FE62E42FEE00000; sub.rn.f64 %fd35,%fd16,%fd33;\n"
+    "sub.rn.f64 %fd36,%fd35,%fd11; sub.rn.f64 %fd37,%fd34,%fd36; neg.f64 %fd38,%fd37;\n", /* 4093 characters */
+    "L9: setp.ge.u64 %p7,%d62,%d28; @%p7 bra L11; div.rn.f64 %fd4,%fd38,%fd5; st.global.f64 [%d60],%fd4; bra.uni L11;\n"
+    "L13: ret; }\n", /* 125 characters */
+    0 };
+static const char ds__ptx_rng_integers[] =
+    ".version 5.0\n"
+    ".target sm_60\n"
+    ".address_size 64\n"
+    ".visible .entry ds__rng_integers( .param .u64 p0, .param .u64 p1, .param .u64 p2, .param .u64 p3, .param .u64 p4,\n"
+    ".param .u64 p5, .param .u64 p6, .param .u32 p7, .param .u64 p8, .param .u64 p9, .param .u32 p10 ) { .reg .pred %p<15>;\n"
+    ".reg .b32 %r<66>; .reg .b64 %d<70>; ld.param.u32 %r32,[p7]; ld.param.u64 %d35,[p6]; ld.param.u64 %d62,[p3];\n"
+    "ld.param.u64 %d63,[p2]; ld.param.u64 %d39,[p1]; cvta.to.global.u64 %d1,%d39; mov.u64 %d40,0;\n"
+    "cvta.to.global.u64 %d41,%d40; setp.eq.s64 %p2,%d1,%d41; @%p2 bra L2; ld.global.u64 %d63,[%d1];\n"
+    "ld.global.u64 %d42,[%d1+8]; shr.u64 %d43,%d42,2; add.s64 %d62,%d43,%d62;\n"
+    "L2: mov.u32 %r34,%ctaid.x; mov.u32 %r35,%ntid.x; mov.u32 %r36,%tid.x; mad.lo.s32 %r37,%r34,%r35,%r36;\n"
+    "div.u32 %r40,%r37,%r32; cvt.u64.u32 %d13,%r40; setp.ge.u64 %p3,%d13,%d35; @%p3 bra L9; ld.param.u64 %d38,[p0];\n"
+    "ld.param.u32 %r33,[p10]; ld.param.u64 %d37,[p9]; ld.param.u64 %d36,[p8]; ld.param.u64 %d34,[p5];\n"
+    "ld.param.u64 %d33,[p4]; cvta.to.global.u64 %d2,%d38; mov.u32 %r38,%nctaid.x; mul.lo.s32 %r39,%r38,%r35;\n"
+    "div.u32 %r2,%r39,%r32; mul.lo.s32 %r42,%r2,%r32; sub.s32 %r3,%r39,%r42; cvt.u32.u64 %r43,%d13;\n"
+    "mul.lo.s32 %r44,%r43,%r32; sub.s32 %r8,%r37,%r44; cvt.u32.u64 %r5,%d63; shr.u64 %d44,%d63,32; cvt.u32.u64 %r6,%d44;\n"
+    "cvt.u64.u32 %d8,%r32; mul.wide.u32 %d9,%r32,4; setp.gt.u32 %p4,%r32,1; setp.lt.u64 %p5,%d37,4294967296;\n"
+    "and.pred %p1,%p4,%p5; cvt.u32.u64 %r7,%d37; cvt.u64.u32 %d10,%r2; mul.wide.u32 %d11,%r32,2; mul.wide.u32 %d12,%r32,8;\n"
+    "setp.eq.s32 %p8,%r33,2; setp.eq.s32 %p9,%r33,1; setp.ne.s32 %p10,%r33,0; bra.uni L4;\n"
+    "L8: add.s64 %d60,%d13,%d10; add.s32 %r52,%r8,%r3; setp.ge.u32 %p12,%r52,%r32; setp.lt.u32 %p13,%r52,%r32;\n"
+    "selp.b32 %r53,0,%r32,%p13; sub.s32 %r8,%r52,%r53; selp.u64 %d61,1,0,%p12; add.s64 %d13,%d60,%d61;\n"
+    "setp.lt.u64 %p14,%d13,%d35; @%p14 bra L4; bra.uni L9;\n"
+    "L4: add.s64 %d45,%d13,%d62; cvt.u32.u64 %r60,%d45; shr.u64 %d65,%d45,32; mov.u32 %r56,0; mov.u32 %r55,10;\n"
+    "mov.u32 %r62,%r8; mov.u32 %r58,%r6; mov.u32 %r59,%r5;\n"
+    "L5: mul.wide.u32 %d46,%r60,-766435501; mul.wide.u32 %d16,%r62,-845247145; mul.hi.u32 %r47,%r62,-845247145;\n"
+    "cvt.u64.u32 %d47,%r47; xor.b64 %d48,%d65,%d47; cvt.u32.u64 %r48,%d48; xor.b32 %r64,%r59,%r48;\n"
+    "mul.hi.u32 %r49,%r60,-766435501; xor.b32 %r50,%r58,%r56; xor.b32 %r62,%r50,%r49; cvt.u32.u64 %r56,%d46;\n"
+    "add.s32 %r59,%r59,-1640531527; add.s32 %r58,%r58,-1150833019; add.s32 %r55,%r55,-1; setp.ne.s32 %p6,%r55,0;\n"
+    "mov.u64 %d65,%d16; mov.u32 %r60,%r64; @%p6 bra L5; cvt.u32.u64 %r63,%d16; cvt.u64.u32 %d49,%r8;\n"
+    "mul.lo.s64 %d50,%d9,%d13; sub.s64 %d51,%d49,%d33; add.s64 %d69,%d51,%d50; shl.b64 %d68,%d69,1; shl.b64 %d67,%d69,2;\n"
+    "shl.b64 %d66,%d69,3; mov.u32 %r61,4; bra.uni L7;\n"
+    "L17: add.s64 %d57,%d2,%d68; st.global.u16 [%d57],%d26;\n"
+    "L20: add.s64 %d69,%d69,%d8; add.s32 %r61,%r61,-1; add.s64 %d68,%d68,%d11; add.s64 %d67,%d67,%d9;\n"
+    "add.s64 %d66,%d66,%d12; setp.eq.s32 %p11,%r61,0; mov.u32 %r62,%r56; @%p11 bra L8;\n"
+    "L7: mov.u32 %r27,%r64; mov.u32 %r64,%r63; mov.u32 %r63,%r62; @!%p1 bra L11; bra.uni L10;\n"
+    "L10: rem.u32 %r65,%r27,%r7; bra.uni L12;\n"
+    "L11: cvt.u64.u32 %d52,%r27; mul.lo.s64 %d53,%d52,%d37; shr.u64 %d54,%d53,32; cvt.u32.u64 %r65,%d54;\n"
+    "L12: setp.ge.u64 %p7,%d69,%d34; @%p7 bra L20; cvt.u64.u32 %d55,%r65; add.s64 %d26,%d55,%d36; @%p8 bra L18;\n"
+    "@%p9 bra L17; @%p10 bra L19; add.s64 %d58,%d2,%d69; st.global.u8 [%d58],%d26; bra.uni L20;\n"
+    "L18: add.s64 %d56,%d2,%d67; st.global.u32 [%d56],%d26; bra.uni L20;\n"
+    "L19: add.s64 %d59,%d2,%d66; st.global.u64 [%d59],%d26; bra.uni L20;\n"
+    "L9: ret; }\n"; /* 3479 characters */
+static const char ds__ptx_rng_wide_integers[] =
+    ".version 5.0\n"
+    ".target sm_60\n"
+    ".address_size 64\n"
+    ".visible .entry ds__rng_wide_integers( .param .u64 p0, .param .u64 p1, .param .u64 p2, .param .u64 p3, .param .u64 p4,\n"
+    ".param .u64 p5, .param .u64 p6, .param .u32 p7, .param .u64 p8, .param .u64 p9, .param .u32 p10 ) { .reg .pred %p<18>;\n"
+    ".reg .b32 %r<55>; .reg .b64 %d<92>; ld.param.u32 %r23,[p7]; ld.param.u64 %d46,[p6]; ld.param.u64 %d82,[p3];\n"
+    "ld.param.u64 %d83,[p2]; ld.param.u64 %d50,[p1]; cvta.to.global.u64 %d1,%d50; mov.u64 %d51,0;\n"
+    "cvta.to.global.u64 %d52,%d51; setp.eq.s64 %p2,%d1,%d52; @%p2 bra L2; ld.global.u64 %d83,[%d1];\n"
+    "ld.global.u64 %d53,[%d1+8]; shr.u64 %d54,%d53,2; add.s64 %d82,%d54,%d82;\n"
+    "L2: mov.u32 %r25,%ctaid.x; mov.u32 %r26,%ntid.x; mov.u32 %r27,%tid.x; mad.lo.s32 %r28,%r25,%r26,%r27;\n"
+    "div.u32 %r31,%r28,%r23; cvt.u64.u32 %d15,%r31; setp.ge.u64 %p3,%d15,%d46; @%p3 bra L12; ld.param.u64 %d49,[p0];\n"
+    "ld.param.u32 %r24,[p10]; ld.param.u64 %d48,[p9]; ld.param.u64 %d47,[p8]; ld.param.u64 %d45,[p5];\n"
+    "ld.param.u64 %d44,[p4]; cvta.to.global.u64 %d2,%d49; mov.u32 %r29,%nctaid.x; mul.lo.s32 %r30,%r29,%r26;\n"
+    "div.u32 %r2,%r30,%r23; mul.lo.s32 %r33,%r2,%r23; sub.s32 %r3,%r30,%r33; cvt.u32.u64 %r34,%d15;\n"
+    "mul.lo.s32 %r35,%r34,%r23; sub.s32 %r7,%r28,%r35; cvt.u32.u64 %r5,%d83; shr.u64 %d55,%d83,32; cvt.u32.u64 %r6,%d55;\n"
+    "cvt.u64.u32 %d8,%r23; mul.wide.u32 %d9,%r23,2; and.b64 %d10,%d48,4294967295; shr.u64 %d11,%d48,32;\n"
+    "cvt.u64.u32 %d12,%r2; mul.wide.u32 %d13,%r23,4; mul.wide.u32 %d14,%r23,8; mov.pred %p5,-1; setp.eq.s64 %p6,%d48,0;\n"
+    "setp.eq.s32 %p10,%r24,2; setp.eq.s32 %p11,%r24,1; bra.uni L4;\n"
+    "L11: add.s64 %d80,%d15,%d12; add.s32 %r45,%r7,%r3; setp.ge.u32 %p14,%r45,%r23; setp.lt.u32 %p15,%r45,%r23;\n"
+    "selp.b32 %r46,0,%r23,%p15; sub.s32 %r7,%r45,%r46; selp.u64 %d81,1,0,%p14; add.s64 %d15,%d80,%d81;\n"
+    "setp.lt.u64 %p16,%d15,%d46; @%p16 bra L4; bra.uni L12;\n"
+    "L4: add.s64 %d56,%d15,%d82; cvt.u32.u64 %r53,%d56; shr.u64 %d85,%d56,32; mov.u32 %r49,0; mov.u32 %r48,10;\n"
+    "mov.u32 %r50,%r7; mov.u32 %r51,%r6; mov.u32 %r52,%r5;\n"
+    "L5: mul.wide.u32 %d18,%r53,-766435501; mul.wide.u32 %d89,%r50,-845247145; mul.hi.u32 %r38,%r50,-845247145;\n"
+    "cvt.u64.u32 %d57,%r38; xor.b64 %d58,%d85,%d57; cvt.u32.u64 %r39,%d58; xor.b32 %r54,%r52,%r39;\n"
+    "mul.hi.u32 %r40,%r53,-766435501; xor.b32 %r41,%r51,%r49; xor.b32 %r50,%r41,%r40; cvt.u32.u64 %r49,%d18;\n"
+    "add.s32 %r52,%r52,-1640531527; add.s32 %r51,%r51,-1150833019; add.s32 %r48,%r48,-1; setp.ne.s32 %p4,%r48,0;\n"
+    "mov.u64 %d85,%d89; mov.u32 %r53,%r54; @%p4 bra L5; cvt.u64.u32 %d59,%r7; mul.lo.s64 %d60,%d9,%d15;\n"
+    "sub.s64 %d61,%d59,%d44; add.s64 %d90,%d61,%d60; shl.b64 %d88,%d90,1; shl.b64 %d87,%d90,2; shl.b64 %d86,%d90,3;\n"
+    "mov.pred %p17,%p5; bra.uni L7;\n"
+    "L20: add.s64 %d77,%d2,%d88; st.global.u16 [%d77],%d37;\n"
+    "L23: add.s64 %d90,%d90,%d8; add.s64 %d88,%d88,%d9; add.s64 %d87,%d87,%d13; add.s64 %d86,%d86,%d14; mov.pred %p17,0;\n"
+    "mov.u64 %d89,%d18; mov.u32 %r54,%r50; @%p1 bra L7; bra.uni L11;\n"
+    "L7: mov.pred %p1,%p17; cvt.u64.u32 %d30,%r54; shl.b64 %d62,%d30,32; and.b64 %d31,%d89,4294967295;\n"
+    "or.b64 %d91,%d62,%d31; @%p6 bra L15; setp.lt.u32 %p7,%r23,2; @%p7 bra L14; bra.uni L9;\n"
+    "L14: mul.lo.s64 %d65,%d10,%d30; mul.lo.s64 %d66,%d31,%d10; shr.u64 %d67,%d66,32; add.s64 %d68,%d67,%d65;\n"
+    "mul.lo.s64 %d69,%d31,%d11; and.b64 %d70,%d68,4294967295; add.s64 %d71,%d70,%d69; mul.lo.s64 %d72,%d11,%d30;\n"
+    "shr.u64 %d73,%d68,32; add.s64 %d74,%d73,%d72; shr.u64 %d75,%d71,32; add.s64 %d91,%d74,%d75; bra.uni L15;\n"
+    "L9: or.b64 %d63,%d91,%d48; and.b64 %d64,%d63,-4294967296; setp.ne.s64 %p8,%d64,0; @%p8 bra L13; bra.uni L10;\n"
+    "L13: rem.u64 %d91,%d91,%d48; bra.uni L15;\n"
+    "L10: cvt.u32.u64 %r42,%d48; cvt.u32.u64 %r43,%d91; rem.u32 %r44,%r43,%r42; cvt.u64.u32 %d91,%r44;\n"
+    "L15: setp.ge.u64 %p9,%d90,%d45; @%p9 bra L23; add.s64 %d37,%d91,%d47; @%p10 bra L21; @%p11 bra L20;\n"
+    "setp.ne.s32 %p12,%r24,0; @%p12 bra L22; add.s64 %d78,%d2,%d90; st.global.u8 [%d78],%d37; bra.uni L23;\n"
+    "L21: add.s64 %d76,%d2,%d87; st.global.u32 [%d76],%d37; bra.uni L23;\n"
+    "L22: add.s64 %d79,%d2,%d86; st.global.u64 [%d79],%d37; bra.uni L23;\n"
+    "L12: ret; }\n"; /* 3964 characters */
+static const char ds__ptx_rng_bernoulli[] =
+    ".version 5.0\n"
+    ".target sm_60\n"
+    ".address_size 64\n"
+    ".visible .entry ds__rng_bernoulli( .param .u64 p0, .param .u64 p1, .param .u64 p2, .param .u64 p3, .param .u64 p4,\n"
+    ".param .u64 p5, .param .u64 p6, .param .u32 p7, .param .u64 p8, .param .u64 p9, .param .u32 p10 ) { .reg .pred %p<13>;\n"
+    ".reg .b32 %r<61>; .reg .b64 %d<67>; ld.param.u32 %r28,[p7]; ld.param.u64 %d35,[p6]; ld.param.u64 %d59,[p3];\n"
+    "ld.param.u64 %d60,[p2]; ld.param.u64 %d39,[p1]; cvta.to.global.u64 %d1,%d39; mov.u64 %d40,0;\n"
+    "cvta.to.global.u64 %d41,%d40; setp.eq.s64 %p1,%d1,%d41; @%p1 bra L2; ld.global.u64 %d60,[%d1];\n"
+    "ld.global.u64 %d42,[%d1+8]; shr.u64 %d43,%d42,2; add.s64 %d59,%d43,%d59;\n"
+    "L2: mov.u32 %r30,%ctaid.x; mov.u32 %r31,%ntid.x; mov.u32 %r32,%tid.x; mad.lo.s32 %r33,%r30,%r31,%r32;\n"
+    "div.u32 %r36,%r33,%r28; cvt.u64.u32 %d13,%r36; setp.ge.u64 %p2,%d13,%d35; @%p2 bra L13; ld.param.u64 %d38,[p0];\n"
+    "ld.param.u32 %r29,[p10]; ld.param.u64 %d37,[p9]; ld.param.u64 %d36,[p8]; ld.param.u64 %d34,[p5];\n"
+    "ld.param.u64 %d33,[p4]; cvta.to.global.u64 %d2,%d38; mov.u32 %r34,%nctaid.x; mul.lo.s32 %r35,%r34,%r31;\n"
+    "div.u32 %r2,%r35,%r28; mul.lo.s32 %r38,%r2,%r28; sub.s32 %r3,%r35,%r38; cvt.u32.u64 %r39,%d13;\n"
+    "mul.lo.s32 %r40,%r39,%r28; sub.s32 %r7,%r33,%r40; cvt.u32.u64 %r5,%d60; shr.u64 %d44,%d60,32; cvt.u32.u64 %r6,%d44;\n"
+    "cvt.u64.u32 %d8,%r28; mul.wide.u32 %d9,%r28,4; cvt.u64.u32 %d10,%r2; mul.wide.u32 %d11,%r28,2;\n"
+    "mul.wide.u32 %d12,%r28,8; setp.eq.s32 %p6,%r29,2; setp.eq.s32 %p7,%r29,1; setp.ne.s32 %p8,%r29,0; bra.uni L4;\n"
+    "L12: add.s64 %d57,%d13,%d10; add.s32 %r48,%r7,%r3; setp.ge.u32 %p10,%r48,%r28; setp.lt.u32 %p11,%r48,%r28;\n"
+    "selp.b32 %r49,0,%r28,%p11; sub.s32 %r7,%r48,%r49; selp.u64 %d58,1,0,%p10; add.s64 %d13,%d57,%d58;\n"
+    "setp.lt.u64 %p12,%d13,%d35; @%p12 bra L4; bra.uni L13;\n"
+    "L4: add.s64 %d45,%d13,%d59; cvt.u32.u64 %r56,%d45; shr.u64 %d62,%d45,32; mov.u32 %r52,0; mov.u32 %r51,10;\n"
+    "mov.u32 %r58,%r7; mov.u32 %r54,%r6; mov.u32 %r55,%r5;\n"
+    "L5: mul.wide.u32 %d46,%r56,-766435501; mul.wide.u32 %d16,%r58,-845247145; mul.hi.u32 %r43,%r58,-845247145;\n"
+    "cvt.u64.u32 %d47,%r43; xor.b64 %d48,%d62,%d47; cvt.u32.u64 %r44,%d48; xor.b32 %r60,%r55,%r44;\n"
+    "mul.hi.u32 %r45,%r56,-766435501; xor.b32 %r46,%r54,%r52; xor.b32 %r58,%r46,%r45; cvt.u32.u64 %r52,%d46;\n"
+    "add.s32 %r55,%r55,-1640531527; add.s32 %r54,%r54,-1150833019; add.s32 %r51,%r51,-1; setp.ne.s32 %p3,%r51,0;\n"
+    "mov.u64 %d62,%d16; mov.u32 %r56,%r60; @%p3 bra L5; cvt.u32.u64 %r59,%d16; cvt.u64.u32 %d49,%r7;\n"
+    "mul.lo.s64 %d50,%d9,%d13; sub.s64 %d51,%d49,%d33; add.s64 %d66,%d51,%d50; shl.b64 %d65,%d66,1; shl.b64 %d64,%d66,2;\n"
+    "shl.b64 %d63,%d66,3; mov.u32 %r57,4; bra.uni L7;\n"
+    "L14: add.s64 %d54,%d2,%d65; st.global.u16 [%d54],%d26;\n"
+    "L17: add.s64 %d66,%d66,%d8; add.s32 %r57,%r57,-1; add.s64 %d65,%d65,%d11; add.s64 %d64,%d64,%d9;\n"
+    "add.s64 %d63,%d63,%d12; setp.eq.s32 %p9,%r57,0; mov.u32 %r58,%r52; @%p9 bra L12;\n"
+    "L7: mov.u32 %r26,%r60; mov.u32 %r60,%r59; mov.u32 %r59,%r58; setp.ge.u64 %p5,%d66,%d34; @%p5 bra L17;\n"
+    "cvt.u64.u32 %d52,%r26; setp.lt.u64 %p4,%d52,%d37; selp.b64 %d26,%d36,0,%p4; @%p6 bra L15; @%p7 bra L14; @%p8 bra L16;\n"
+    "add.s64 %d55,%d2,%d66; st.global.u8 [%d55],%d26; bra.uni L17;\n"
+    "L15: add.s64 %d53,%d2,%d64; st.global.u32 [%d53],%d26; bra.uni L17;\n"
+    "L16: add.s64 %d56,%d2,%d63; st.global.u64 [%d56],%d26; bra.uni L17;\n"
+    "L13: ret; }\n"; /* 3235 characters */
+static const char ds__ptx_rng_state[] =
+    ".version 5.0\n"
+    ".target sm_60\n"
+    ".address_size 64\n"
+    ".visible .entry ds__rng_state( .param .u64 p0, .param .u64 p1, .param .u64 p2 ) { .reg .pred %p<2>; .reg .b32 %r<6>;\n"
+    ".reg .b64 %d<5>; mov.u32 %r1,%ctaid.x; mov.u32 %r2,%ntid.x; mul.lo.s32 %r3,%r1,%r2; mov.u32 %r4,%tid.x;\n"
+    "neg.s32 %r5,%r4; setp.ne.s32 %p1,%r3,%r5; @%p1 bra L2; ld.param.u64 %d3,[p2]; ld.param.u64 %d2,[p1];\n"
+    "ld.param.u64 %d4,[p0]; cvta.to.global.u64 %d1,%d4; st.global.u64 [%d1],%d2; st.global.u64 [%d1+8],%d3;\n"
+    "L2: ret; }\n"; /* 480 characters */
+static const char *const ds__ptx_rng_permutation[] = {
+    ".version 5.0\n"
+    ".target sm_60\n"
+    ".address_size 64\n"
+    ".visible .entry ds__rng_permutation( .param .u64 p0, .param .u64 p1, .param .u64 p2, .param .u64 p3, .param .u64 p4,\n"
+    ".param .u64 p5, .param .u64 p6, .param .u32 p7, .param .u64 p8, .param .u64 p9, .param .u32 p10 ) { .reg .pred %p<26>;\n"
+    ".reg .b32 %r<180>; .reg .b64 %d<98>; ld.param.u32 %r69,[p7]; ld.param.u64 %d37,[p6]; ld.param.u64 %d88,[p3];\n"
+    "ld.param.u64 %d89,[p2]; ld.param.u64 %d41,[p1]; cvta.to.global.u64 %d1,%d41; mov.u64 %d42,0;\n"
+    "cvta.to.global.u64 %d43,%d42; setp.eq.s64 %p1,%d1,%d43; @%p1 bra L2; ld.global.u64 %d89,[%d1];\n"
+    "ld.global.u64 %d44,[%d1+8]; shr.u64 %d45,%d44,2; add.s64 %d88,%d45,%d88;\n"
+    "L2: mov.u32 %r71,%ctaid.x; mov.u32 %r72,%ntid.x; mov.u32 %r73,%tid.x; mad.lo.s32 %r74,%r71,%r72,%r73;\n"
+    "div.u32 %r77,%r74,%r69; cvt.u64.u32 %d90,%r77; setp.ge.u64 %p2,%d90,%d37; @%p2 bra L27; ld.param.u64 %d40,[p0];\n"
+    "ld.param.u32 %r70,[p10]; ld.param.u64 %d39,[p9]; ld.param.u64 %d38,[p8]; ld.param.u64 %d36,[p5];\n"
+    "ld.param.u64 %d35,[p4]; cvta.to.global.u64 %d2,%d40; mov.u32 %r75,%nctaid.x; mul.lo.s32 %r76,%r75,%r72;\n"
+    "div.u32 %r2,%r76,%r69; mul.lo.s32 %r79,%r2,%r69; sub.s32 %r3,%r76,%r79; cvt.u32.u64 %r80,%d90;\n"
+    "mul.lo.s32 %r81,%r80,%r69; sub.s32 %r154,%r74,%r81; cvt.u32.u64 %r5,%d89; shr.u64 %d46,%d89,32; cvt.u32.u64 %r6,%d46;\n"
+    "cvt.u32.u64 %r7,%d88; shr.u64 %d8,%d88,32; cvt.u32.u64 %r82,%d38; shr.u32 %r83,%r82,1; cvt.u64.u32 %d9,%r83;\n"
+    "mov.u32 %r84,-1; shl.b32 %r85,%r84,%r83; not.b32 %r8,%r85; sub.s32 %r86,%r83,%r82; add.s32 %r9,%r86,32;\n"
+    "mov.u32 %r87,32; sub.s32 %r10,%r87,%r83; cvt.u64.u32 %d10,%r2; setp.eq.s64 %p3,%d38,0; setp.eq.s64 %p9,%d39,0;\n"
+    "setp.eq.s32 %p20,%r70,2; setp.eq.s32 %p21,%r70,1; bra.uni L4;\n"
+    "L23: shl.b64 %d81,%d90,1; add.s64 %d82,%d2,%d81; st.global.u16 [%d82],%d97;\n"
+    "L26: add.s64 %d86,%d90,%d10; add.s32 %r150,%r154,%r3; setp.lt.u32 %p23,%r150,%r69; setp.ge.u32 %p24,%r150,%r69;\n"
+    "selp.u64 %d87,1,0,%p24; add.s64 %d90,%d86,%d87; selp.b32 %r151,0,%r69,%p23; sub.s32 %r154,%r150,%r151;\n"
+    "setp.lt.u64 %p25,%d90,%d37; @%p25 bra L4; bra.uni L27;\n"
+    "L4: add.s64 %d12,%d90,%d35; @%p3 bra L11; mov.u32 %r156,0; mov.u32 %r155,10; mov.u32 %r157,%r156; mov.u32 %r158,%r6;\n"
+    "mov.u32 %r159,%r5; mov.u64 %d91,%d8; mov.u32 %r160,%r7;\n"
+    "L6: mov.u32 %r17,%r160; mul.wide.u32 %d47,%r17,-766435501; mul.wide.u32 %d14,%r157,-845247145;\n"
+    "mul.hi.u32 %r90,%r157,-845247145; cvt.u64.u32 %d48,%r90; xor.b64 %d49,%d91,%d48; cvt.u32.u64 %r91,%d49;\n"
+    "xor.b32 %r160,%r159,%r91; mul.hi.u32 %r92,%r17,-766435501; xor.b32 %r93,%r158,%r156; xor.b32 %r157,%r93,%r92;\n"
+    "cvt.u32.u64 %r156,%d47; add.s32 %r159,%r159,-1640531527; add.s32 %r158,%r158,-1150833019; add.s32 %r155,%r155,-1;\n"
+    "setp.ne.s32 %p4,%r155,0; mov.u64 %d91,%d14; @%p4 bra L6; cvt.u32.u64 %r24,%d14; setp.lt.u64 %p5,%d12,2;\n"
+    "xor.b32 %r94,%r160,%r24; xor.b32 %r95,%r94,%r156; xor.b32 %r96,%r95,%r157; and.b32 %r97,%r96,1; cvt.u64.u32 %d50,%r97;\n"
+    "selp.b64 %d51,%d50,0,%p5; xor.b64 %d97,%d51,%d12; mul.lo.s32 %r25,%r17,-766435501;\n"
+    "L8: cvt.u32.u64 %r99,%d9; shr.u64 %d52,%d97,%r99; cvt.u32.u64 %r167,%d52; cvt.u32.u64 %r100,%d97;\n"
+    "and.b32 %r166,%r100,%r8; mov.u32 %r165,6; mov.u32 %r161,%r160; mov.u32 %r162,%r24; mov.u32 %r163,%r157;\n"
+    "mov.u32 %r164,%r25;\n"
+    "L9: xor.b32 %r101,%r161,%r166; mul.lo.s32 %r102,%r101,-766435501; shr.u32 %r103,%r102,15; xor.b32 %r104,%r103,%r102;\n"
+    "mul.lo.s32 %r105,%r104,-845247145; shr.u32 %r106,%r105,16; xor.b32 %r107,%r106,%r105; shr.u32 %r108,%r107,%r9;\n"
+    "xor.b32 %r109,%r108,%r167; xor.b32 %r110,%r109,%r162; mul.lo.s32 %r111,%r110,-766435501; shr.u32 %r112,%r111,15;\n"
+    "xor.b32 %r113,%r112,%r111; mul.lo.s32 %r114,%r113,-845247145; shr.u32 %r115,%r114,16; xor.b32 %r116,%r115,%r114;\n"
+    "shr.u32 %r117,%r116,%r10; xor.b32 %r118,%r117,%r166; xor.b32 %r119,%r118,%r163; mul.lo.s32 %r120,%r119,-766435501;\n"
+    "shr.u32 %r121,%r120,15; xor.b32 %r122,%r121,%r120; mul.lo.s32 %r123,%r122,-845247145; shr.u32 %r124,%r123,16;\n"
+    "xor.b32 %r125,%r124,%r123; shr.u32 %r126,%r125,%r9; xor.b32 %r167,%r126,%r109; xor.b32 %r127,%r167,%r164;\n"
+    "mul.lo.s32 %r128,%r127,-766435501; shr.u32 %r129,%r128,15; xor.b32 %r130,%r129,%r128;\n", /* 4005 characters */
+    "mul.lo.s32 %r131,%r130,-845247145; shr.u32 %r132,%r131,16; xor.b32 %r133,%r132,%r131; shr.u32 %r134,%r133,%r10;\n"
+    "xor.b32 %r166,%r134,%r118; add.s32 %r165,%r165,-1; add.s32 %r164,%r164,-1640531527; add.s32 %r163,%r163,-1640531527;\n"
+    "add.s32 %r162,%r162,-1640531527; add.s32 %r161,%r161,-1640531527; setp.eq.s32 %p6,%r165,0; @%p6 bra L10; bra.uni L9;\n"
+    "L10: cvt.u64.u32 %d53,%r167; shl.b64 %d54,%d53,%r99; cvt.u64.u32 %d55,%r166; or.b64 %d97,%d54,%d55;\n"
+    "setp.lt.u64 %p7,%d97,%d39; @%p7 bra L18; bra.uni L8;\n"
+    "L11: shr.u64 %d56,%d12,1; add.s64 %d57,%d56,%d88; cvt.u32.u64 %r173,%d57; shr.u64 %d93,%d57,32; mov.u32 %r169,0;\n"
+    "mov.u32 %r168,10; mov.u32 %r170,%r169; mov.u32 %r171,%r6; mov.u32 %r172,%r5;\n"
+    "L12: mul.wide.u32 %d20,%r173,-766435501; mul.wide.u32 %d21,%r170,-845247145; mul.hi.u32 %r138,%r170,-845247145;\n"
+    "cvt.u64.u32 %d58,%r138; xor.b64 %d59,%d93,%d58; cvt.u32.u64 %r139,%d59; xor.b32 %r49,%r172,%r139;\n"
+    "mul.hi.u32 %r140,%r173,-766435501; xor.b32 %r141,%r171,%r169; xor.b32 %r170,%r141,%r140; cvt.u32.u64 %r169,%d20;\n"
+    "add.s32 %r172,%r172,-1640531527; add.s32 %r171,%r171,-1150833019; add.s32 %r168,%r168,-1; setp.ne.s32 %p8,%r168,0;\n"
+    "mov.u64 %d93,%d21; mov.u32 %r173,%r49; @%p8 bra L12; mov.u64 %d97,%d42; @%p9 bra L18; and.b64 %d61,%d12,1;\n"
+    "setp.eq.b64 %p10,%d61,1; selp.b32 %r142,%r170,%r49,%p10; selp.b64 %d62,%d20,%d21,%p10; cvt.u64.u32 %d63,%r142;\n"
+    "shl.b64 %d64,%d63,32; and.b64 %d65,%d62,4294967295; or.b64 %d22,%d64,%d65; mov.u64 %d94,0; mov.u64 %d97,%d94;\n"
+    "L15: shr.u64 %d67,%d94,1; add.s64 %d68,%d67,%d88; cvt.u32.u64 %r179,%d68; shr.u64 %d96,%d68,32; mov.u32 %r175,0;\n"
+    "mov.u32 %r174,10; mov.u32 %r176,%r175; mov.u32 %r177,%r6; mov.u32 %r178,%r5;\n"
+    "L16: mul.wide.u32 %d27,%r179,-766435501; mul.wide.u32 %d28,%r176,-845247145; mul.hi.u32 %r145,%r176,-845247145;\n"
+    "cvt.u64.u32 %d69,%r145; xor.b64 %d70,%d96,%d69; cvt.u32.u64 %r146,%d70; xor.b32 %r62,%r178,%r146;\n"
+    "mul.hi.u32 %r147,%r179,-766435501; xor.b32 %r148,%r177,%r175; xor.b32 %r176,%r148,%r147; cvt.u32.u64 %r175,%d27;\n"
+    "add.s32 %r178,%r178,-1640531527; add.s32 %r177,%r177,-1150833019; add.s32 %r174,%r174,-1; setp.ne.s32 %p11,%r174,0;\n"
+    "mov.u64 %d96,%d28; mov.u32 %r179,%r62; @%p11 bra L16; and.b64 %d71,%d94,1; setp.eq.b64 %p12,%d71,1;\n"
+    "selp.b32 %r149,%r176,%r62,%p12; selp.b64 %d72,%d27,%d28,%p12; cvt.u64.u32 %d73,%r149; shl.b64 %d74,%d73,32;\n"
+    "and.b64 %d75,%d72,4294967295; or.b64 %d76,%d74,%d75; setp.lt.u64 %p13,%d76,%d22; setp.eq.s64 %p14,%d76,%d22;\n"
+    "setp.gt.u64 %p15,%d12,%d94; and.pred %p16,%p15,%p14; or.pred %p17,%p13,%p16; selp.u64 %d77,1,0,%p17;\n"
+    "add.s64 %d97,%d97,%d77; add.s64 %d78,%d94,1; and.b64 %d94,%d78,4294967295; setp.lt.u64 %p18,%d94,%d39; @%p18 bra L15;\n"
+    "L18: setp.ge.u64 %p19,%d90,%d36; @%p19 bra L26; @%p20 bra L24; @%p21 bra L23; setp.ne.s32 %p22,%r70,0; @%p22 bra L25;\n"
+    "add.s64 %d83,%d2,%d90; st.global.u8 [%d83],%d97; bra.uni L26;\n"
+    "L24: shl.b64 %d79,%d90,2; add.s64 %d80,%d2,%d79; st.global.u32 [%d80],%d97; bra.uni L26;\n"
+    "L25: shl.b64 %d84,%d90,3; add.s64 %d85,%d2,%d84; st.global.u64 [%d85],%d97; bra.uni L26;\n"
+    "L27: ret; }\n", /* 2990 characters */
+    0 };
+/* <<device-code kernels/rng.cu */
+
+enum { DS__RNG_STATE, DS__RNG_UNIFORM32, DS__RNG_UNIFORMS, DS__RNG_UNIFORM64, DS__RNG_NORMALS, DS__RNG_NORMAL64, DS__RNG_EXPONENTIALS, DS__RNG_EXPONENTIAL64,
+       DS__RNG_ONE_WORD, DS__RNG_TWO_WORDS, DS__RNG_ONE_OR_ZERO, DS__RNG_ORDER, DS__RNG_KERNELS };
+
+#define DS__RNG_PARAM(kind, member) { DS_PARAM_##kind, offsetof(ds__rng_args, member), sizeof(((ds__rng_args *)0)->member) }
+#define DS__RNG_OPERANDS \
+    DS__RNG_PARAM(WRITE, out), DS__RNG_PARAM(READ, state), DS__RNG_PARAM(VALUE, seed), DS__RNG_PARAM(VALUE, start), DS__RNG_PARAM(VALUE, before), \
+    DS__RNG_PARAM(VALUE, count), DS__RNG_PARAM(VALUE, rows), DS__RNG_PARAM(VALUE, stride)
+static const ds_param ds__rng_state_params[] = { DS__RNG_PARAM(WRITE, out), DS__RNG_PARAM(VALUE, seed), DS__RNG_PARAM(VALUE, start) };
+static const ds_param ds__rng_uniform_params[] = { DS__RNG_OPERANDS, DS__RNG_PARAM(VALUE, from32), DS__RNG_PARAM(VALUE, to32), DS__RNG_PARAM(VALUE, from_bits),
+                                                   DS__RNG_PARAM(VALUE, to_bits), DS__RNG_PARAM(VALUE, kind) };
+static const ds_param ds__rng_normal_params[] = { DS__RNG_OPERANDS, DS__RNG_PARAM(VALUE, from32), DS__RNG_PARAM(VALUE, to32), DS__RNG_PARAM(VALUE, kind) };
+static const ds_param ds__rng_exponential_params[] = { DS__RNG_OPERANDS, DS__RNG_PARAM(VALUE, from32), DS__RNG_PARAM(VALUE, kind) };
+static const ds_param ds__rng_f64_params[] = { DS__RNG_OPERANDS, DS__RNG_PARAM(VALUE, from), DS__RNG_PARAM(VALUE, to) };
+static const ds_param ds__rng_integer_params[] = { DS__RNG_OPERANDS, DS__RNG_PARAM(VALUE, low), DS__RNG_PARAM(VALUE, range), DS__RNG_PARAM(VALUE, kind) };
+
+static int ds__rng_state_items(size_t first, size_t count, const void *args) {
+    const ds__rng_args *a = args;
+    uint64_t *state = a->out;
+    (void)first, (void)count;
+    state[0] = a->seed;
+    state[1] = a->start;
+    return 0;
+}
+static uint64_t ds__rng_bytes(size_t items, const void *args) {
+    const ds__rng_args *a = args;
+    (void)items;
+    return a->count * ds__rng_size(a->kind);
+}
+
+/* Where the device code is: in one piece, or in several that are put together. */
+static const struct { const char *name, *entry; ds_kernel_fn cpu_fn; const ds_param *params; size_t count; const char *text; const char *const *parts; } ds__rng_forms[DS__RNG_KERNELS] = {
+#define DS__RNG_FORM(name, entry, fn, list, text, parts) { name, "ds__rng_" entry, ds__rng_##fn, ds__rng_##list##_params, sizeof ds__rng_##list##_params / sizeof(ds_param), text, parts }
+    [DS__RNG_STATE] = DS__RNG_FORM("state of a generator", "state", state_items, state, ds__ptx_rng_state, NULL),
+    [DS__RNG_UNIFORM32] = DS__RNG_FORM("uniform numbers", "uniform32", items, uniform, ds__ptx_rng_uniform32, NULL),
+    [DS__RNG_UNIFORMS] = DS__RNG_FORM("uniform numbers", "uniform", items, uniform, ds__ptx_rng_uniform, NULL),
+    [DS__RNG_UNIFORM64] = DS__RNG_FORM("uniform numbers", "uniform64", items, f64, ds__ptx_rng_uniform64, NULL),
+    [DS__RNG_NORMALS] = DS__RNG_FORM("normal numbers", "normal", items, normal, NULL, ds__ptx_rng_normal),
+    [DS__RNG_NORMAL64] = DS__RNG_FORM("normal numbers", "normal64", items, f64, NULL, ds__ptx_rng_normal64),
+    [DS__RNG_EXPONENTIALS] = DS__RNG_FORM("exponential numbers", "exponential", items, exponential, NULL, ds__ptx_rng_exponential),
+    [DS__RNG_EXPONENTIAL64] = DS__RNG_FORM("exponential numbers", "exponential64", items, f64, NULL, ds__ptx_rng_exponential64),
+    [DS__RNG_ONE_WORD] = DS__RNG_FORM("random integers", "integers", items, integer, ds__ptx_rng_integers, NULL),
+    [DS__RNG_TWO_WORDS] = DS__RNG_FORM("random integers", "wide_integers", items, integer, ds__ptx_rng_wide_integers, NULL),
+    [DS__RNG_ONE_OR_ZERO] = DS__RNG_FORM("Bernoulli numbers", "bernoulli", items, integer, ds__ptx_rng_bernoulli, NULL),
+    [DS__RNG_ORDER] = DS__RNG_FORM("random permutation", "permutation", permutation_items, integer, NULL, ds__ptx_rng_permutation),
+#undef DS__RNG_FORM
+};
+
+/* ---- >>generators -------------------------------------------------------------------------------------------------- */
+
+/* Policy.
+    1. A generator has a lock, which is held while a fill takes its words and is put on its stream: so the order of fills is that of their words, and what
+       was refused takes none.
+    2. What a capture uses of a generator is an object of its graph (ds__rng_graph): 16 bytes of device memory, which the fills read, and how many words they
+       take. At a launch a kernel writes the seed and the offset there, in front of the graph, which waits for launches that still read them.
+    3. Such memory is used again when the graph is gone, and freed when the library ends. */
+
+typedef struct ds__generator {
+    pthread_mutex_t lock;
+    int users;                     /* the handle, calls, and graphs; of ds__rng.lock */
+    uint64_t id;                   /* 0: it was destroyed, or is a device's */
+    ds_device device;
+    uint64_t seed, offset;
+    uint64_t capture;              /* the last one that used it */
+    ds_rng_mapping mapping;
+    int multiprocessors, threads;
+    char *label;
+    ds_site made;
+} ds__generator;
+
+typedef struct ds__rng_graph {
+    struct ds__rng_graph *next, *all; /* of those that nobody uses; of all */
+    ds__generator *generator;
+    ds_device device;
+    uint64_t *state;               /* device memory */
+    ds_event read;                 /* the last launch has passed */
+    int launched;
+    uint64_t taken;                /* words of a launch */
+} ds__rng_graph;
+
+static struct {
+    ds__lock lock;                 /* of what follows */
+    int ready;
+    uint32_t room, used;
+    ds__generator **slot;          /* by index; its id tells whether a handle is still right */
+    uint32_t generation;
+    ds__generator *own[DS_BACKEND_COUNT][DS__MAX_DEVICES];
+    ds__rng_graph *idle, *all;
+    pthread_mutex_t making;        /* kernels */
+    _Atomic uint64_t kernel[DS__RNG_KERNELS];
+    char *text[DS__RNG_KERNELS];   /* put together */
+    pthread_mutex_t launching;     /* one graph with fills at a time */
+} ds__rng = { .making = PTHREAD_MUTEX_INITIALIZER, .launching = PTHREAD_MUTEX_INITIALIZER };
+static __thread int ds__rng_launches; /* objects of the launch that holds `launching` */
+
+static void ds__rng_shutdown(void);
+static void ds__generator_free(ds__generator *g) {
+    if (!g) return;
+    pthread_mutex_destroy(&g->lock);
+    ds__release(g->label);
+    ds__release(g);
+}
+/* The lock is not held. */
+static void ds__generator_drop(ds__generator *g) {
+    ds__lock_take(&ds__rng.lock);
+    int last = --g->users == 0;
+    ds__lock_give(&ds__rng.lock);
+    if (last) ds__generator_free(g);
+}
+
+/* 132 and 2048 are those of an H100 and an H200; threads by the table of compute capabilities in NVIDIA's programming guide. */
+static ds_result ds__rng_shape(ds_device device, int *multiprocessors, int *threads) {
+    ds_device_properties p;
+    ds_result r = DS_OK;
+    DS__REQUIRE(*multiprocessors >= 0 && *threads >= 0 && *threads % 256 == 0 && *multiprocessors <= 1 << 20 && *threads <= 1 << 20,
+                "a GPU with %d multiprocessors of %d threads: threads come in multiples of 256", *multiprocessors, *threads);
+    if (device.type == DS_DEVICE_CUDA && (!*multiprocessors || !*threads)) {
+        if ((r = (ds_device_get_properties)(device, &p)) < 0) return r;
+        int version = 10 * p.major + p.minor;
+        if (!*multiprocessors) *multiprocessors = p.multiprocessors;
+        if (!*threads) *threads = version == 75 ? 1024 : version == 86 || version == 87 || version == 89 || version >= 110 ? 1536 : 2048;
+    }
+    if (!*multiprocessors) *multiprocessors = 132;
+    if (!*threads) *threads = 2048;
+    return DS_OK;
+}
+
+static ds_result ds__generator_new(ds_device device, ds_rng_mapping mapping, int multiprocessors, int threads, uint64_t seed, const char *label, ds__generator **out) {
+    *out = NULL;
+    DS__REQUIRE(mapping == DS_RNG_ELEMENT || mapping == DS_RNG_TORCH, "there is no mapping %d", (int)mapping);
+    ds_result r = ds__rng_shape(device, &multiprocessors, &threads);
+    if (r < 0) return r;
+    ds__generator *g = ds__alloc(sizeof *g);
+    if (!g || (label && !(g->label = ds__copy_text(label, 255)))) { ds__release(g); return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a generator"); }
+    pthread_mutex_init(&g->lock, NULL);
+    g->users = 1;
+    g->device = device;
+    g->mapping = mapping;
+    g->multiprocessors = multiprocessors;
+    g->threads = threads;
+    g->seed = seed;
+    g->made = ds__tls.site;
+    *out = g;
+    return DS_OK;
+}
+
+static void ds__rng_setup(void) { /* the lock is held */
+    if (ds__rng.ready) return;
+    atomic_store(&ds__upper.rng_shutdown_fn, ds__rng_shutdown);
+    ds__rng.ready = 1;
+}
+
+/* The generator of a device; it belongs to the library. */
+static ds_result ds__generator_of(ds_device device, ds__generator **out) {
+    DS__RESOLVE(device);
+    ds__generator **at = &ds__rng.own[ds__backend_of(device)][device.index], *fresh = NULL;
+    ds__lock_take(&ds__rng.lock);
+    *out = *at;
+    if (*out) (*out)->users++;
+    ds__lock_give(&ds__rng.lock);
+    if (*out) return DS_OK;
+    ds_result r = ds__generator_new(device, DS_RNG_ELEMENT, 0, 0, ds__os_cookie(), NULL, &fresh);
+    if (r < 0) return r;
+    ds__lock_take(&ds__rng.lock);
+    ds__rng_setup();
+    if (!*at) { *at = fresh; fresh = NULL; }
+    *out = *at;
+    (*out)->users++;
+    ds__lock_give(&ds__rng.lock);
+    ds__generator_free(fresh);
+    return DS_OK;
+}
+
+enum { DS__RNG_OWN = 1 << 30 }; /* index of a device's: its type and index in it */
+static ds_rng ds__generator_handle(const ds__generator *g) {
+    ds_rng h = { g->id ? g->id : (uint64_t)DS__RNG_OWN | (uint64_t)ds__backend_of(g->device) << 16 | (uint64_t)g->device.index };
+    return h;
+}
+
+/* What a handle is, to be given back by ds__generator_drop; a zeroed one is the device's. */
+static ds_result ds__generator_take(ds_rng rng, ds_device device, ds__generator **out) {
+    uint32_t index = (uint32_t)rng.id;
+    *out = NULL;
+    if (!rng.id) return ds__generator_of(device, out);
+    if (rng.id >> 32 == 0 && index & DS__RNG_OWN) {
+        ds_device own = { index >> 16 & 1 ? DS_DEVICE_CPU : DS_DEVICE_CUDA, (int32_t)(index & 0xffff) };
+        return ds__generator_of(own, out);
+    }
+    ds__lock_take(&ds__rng.lock);
+    if (index < ds__rng.used && ds__rng.slot[index] && ds__rng.slot[index]->id == rng.id) {
+        *out = ds__rng.slot[index];
+        (*out)->users++;
+    }
+    ds__lock_give(&ds__rng.lock);
+    return *out ? DS_OK : ds__fail(DS_ERR_INVALID_HANDLE, "the generator was destroyed or never existed");
+}
+
+/* Gives a new one its handle. */
+static ds_result ds__generator_list(ds__generator *g, ds_rng *out) {
+    ds__lock_take(&ds__rng.lock);
+    ds__rng_setup();
+    uint32_t index = 0;
+    while (index < ds__rng.used && ds__rng.slot[index]) index++;
+    int fits = index < DS__RNG_OWN && ds__room(&ds__rng.slot, sizeof *ds__rng.slot, index, &ds__rng.room);
+    if (fits) {
+        if (index == ds__rng.used) ds__rng.used++;
+        ds__rng.slot[index] = g;
+        if (!++ds__rng.generation) ds__rng.generation = 1;
+        g->id = (uint64_t)ds__rng.generation << 32 | index;
+        out->id = g->id;
+    }
+    ds__lock_give(&ds__rng.lock);
+    if (fits) return DS_OK;
+    ds__generator_free(g);
+    return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a generator");
+}
+
+/* Refuses what would change or tell the state of a generator whose fills are being captured. The generator is locked. */
+static ds_result ds__generator_free_of_capture(const ds__generator *g, const char *what) {
+    ds_result r = DS_OK;
+    if (DS__LIKELY(!g->capture || ds__captures_open() == 0)) return DS_OK;
+    ds__lock_take(&ds__g.capture_lock);
+    ds__capture *c = ds__capture_find(ds__driver_of(g->device), g->capture);
+    if (c) r = ds__capture_fail(DS_ERR_CAPTURE_UNSUPPORTED, c, 0, what);
+    ds__lock_give(&ds__g.capture_lock);
+    return r;
+}
+
+DSDEF ds_result (ds_rng_create)(const ds_rng_desc *desc, ds_rng *out) {
+    static const ds_rng_desc none;
+    ds__generator *g;
+    if (out) out->id = 0;
+    DS__ENTER("ds_rng_create");
+    DS__REQUIRE(out, "out is NULL");
+    if (!desc) desc = &none;
+    ds_device device = desc->device;
+    DS__RESOLVE(device);
+    ds_result r = ds__generator_new(device, desc->mapping, desc->multiprocessors, desc->threads_per_multiprocessor, desc->seed ? desc->seed : DS_RNG_DEFAULT_SEED, desc->label, &g);
+    return r < 0 ? r : ds__generator_list(g, out);
+}
+
+DSDEF ds_result (ds_rng_clone)(ds_rng rng, ds_rng *out) {
+    ds__generator *g, *copy = NULL;
+    if (out) out->id = 0;
+    DS__ENTER("ds_rng_clone");
+    DS__REQUIRE(out, "out is NULL");
+    ds_result r = ds__generator_take(rng, ds_device_current(), &g);
+    if (r < 0) return r;
+    pthread_mutex_lock(&g->lock);
+    r = ds__generator_free_of_capture(g, "a generator cannot be copied while its fills are captured");
+    if (r == DS_OK) r = ds__generator_new(g->device, g->mapping, g->multiprocessors, g->threads, g->seed, g->label, &copy);
+    if (r == DS_OK) copy->offset = g->offset;
+    pthread_mutex_unlock(&g->lock);
+    ds__generator_drop(g);
+    return r < 0 ? r : ds__generator_list(copy, out);
+}
+
+DSDEF ds_result (ds_rng_destroy)(ds_rng rng) {
+    ds__generator *g;
+    DS__ENTER("ds_rng_destroy");
+    DS__REQUIRE(rng.id, "no generator was given (the handle is zero)");
+    ds_result r = ds__generator_take(rng, ds_device_current(), &g);
+    if (r < 0) return r;
+    ds__lock_take(&ds__rng.lock);
+    int listed = g->id && g->id == rng.id;
+    if (listed) {
+        ds__rng.slot[(uint32_t)g->id] = NULL;
+        g->id = 0;
+        g->users--;
+    }
+    ds__lock_give(&ds__rng.lock);
+    ds__generator_drop(g);
+    return listed ? DS_OK : ds__fail(DS_ERR_INVALID_HANDLE, "the generator of a device cannot be destroyed");
+}
+
+DSDEF ds_result (ds_rng_default)(ds_device device, ds_rng *out) {
+    ds__generator *g;
+    if (out) out->id = 0;
+    DS__ENTER("ds_rng_default");
+    DS__REQUIRE(out, "out is NULL");
+    ds_result r = ds__generator_of(device, &g);
+    if (r < 0) return r;
+    *out = ds__generator_handle(g);
+    ds__generator_drop(g);
+    return DS_OK;
+}
+
+DSDEF ds_result (ds_rng_get_info)(ds_rng rng, ds_rng_info *out) {
+    ds__generator *g;
+    if (out) memset(out, 0, sizeof *out);
+    DS__ENTER("ds_rng_get_info");
+    DS__REQUIRE(out, "out is NULL");
+    ds_result r = ds__generator_take(rng, ds_device_current(), &g);
+    if (r < 0) return r;
+    pthread_mutex_lock(&g->lock);
+    *out = (ds_rng_info){ g->device, g->seed, g->offset, g->mapping, g->multiprocessors, g->threads };
+    pthread_mutex_unlock(&g->lock);
+    ds__generator_drop(g);
+    return DS_OK;
+}
+
+DSDEF ds_result (ds_rng_set_mapping)(ds_rng rng, ds_rng_mapping mapping, int multiprocessors, int threads_per_multiprocessor) {
+    ds__generator *g;
+    DS__ENTER("ds_rng_set_mapping");
+    DS__REQUIRE(mapping == DS_RNG_ELEMENT || mapping == DS_RNG_TORCH, "there is no mapping %d", (int)mapping);
+    ds_result r = ds__generator_take(rng, ds_device_current(), &g);
+    if (r < 0) return r;
+    r = ds__rng_shape(g->device, &multiprocessors, &threads_per_multiprocessor);
+    if (r == DS_OK) {
+        pthread_mutex_lock(&g->lock);
+        g->mapping = mapping;
+        g->multiprocessors = multiprocessors;
+        g->threads = threads_per_multiprocessor;
+        pthread_mutex_unlock(&g->lock);
+    }
+    ds__generator_drop(g);
+    return r;
+}
+
+/* ---- >>seeds and states ---------------------------------------------------------------------------------------------- */
+
+/* Gives a generator the state, unless a capture forbids it; the seed that it has can be set at any time. Takes the reference back. */
+static ds_result ds__generator_set(ds__generator *g, int seed_only, uint64_t seed, uint64_t offset) {
+    pthread_mutex_lock(&g->lock);
+    ds_result r = ds__generator_free_of_capture(g, "a generator's state cannot change while its fills are captured");
+    if (r == DS_OK) {
+        g->seed = seed;
+        g->offset = offset;
+    } else if (seed_only && g->seed == seed) {
+        r = DS_OK;
+    }
+    pthread_mutex_unlock(&g->lock);
+    ds__generator_drop(g);
+    return r;
+}
+
+DSDEF ds_result (ds_rng_set_seed)(ds_rng rng, uint64_t seed) {
+    ds__generator *g;
+    DS__ENTER("ds_rng_set_seed");
+    ds_result r = ds__generator_take(rng, ds_device_current(), &g);
+    return r < 0 ? r : ds__generator_set(g, 1, seed, 0);
+}
+DSDEF ds_result (ds_rng_reseed)(ds_rng rng, uint64_t *out_seed) {
+    ds__generator *g;
+    uint64_t seed = ds__os_cookie();
+    if (out_seed) *out_seed = 0;
+    DS__ENTER("ds_rng_reseed");
+    ds_result r = ds__generator_take(rng, ds_device_current(), &g);
+    if (r == DS_OK) r = ds__generator_set(g, 0, seed, 0);
+    if (r == DS_OK && out_seed) *out_seed = seed;
+    return r;
+}
+DSDEF ds_result (ds_rng_get_seed)(ds_rng rng, uint64_t *out_seed) {
+    ds_rng_info info;
+    if (out_seed) *out_seed = 0;
+    DS__ENTER("ds_rng_get_seed");
+    DS__REQUIRE(out_seed, "out_seed is NULL");
+    ds_result r = (ds_rng_get_info)(rng, &info);
+    *out_seed = info.seed;
+    return r;
+}
+
+/* Seed and offset, unless a capture forbids it. */
+static ds_result ds__generator_state(ds_rng rng, ds_device device, uint64_t state[2]) {
+    ds__generator *g;
+    ds_result r = ds__generator_take(rng, device, &g);
+    if (r < 0) return r;
+    pthread_mutex_lock(&g->lock);
+    r = ds__generator_free_of_capture(g, "a generator's offset is not known while its fills are captured");
+    if (r == DS_OK) { state[0] = g->seed; state[1] = g->offset; }
+    pthread_mutex_unlock(&g->lock);
+    ds__generator_drop(g);
+    return r;
+}
+DSDEF ds_result (ds_rng_get_offset)(ds_rng rng, uint64_t *out_offset) {
+    uint64_t state[2] = { 0, 0 };
+    if (out_offset) *out_offset = 0;
+    DS__ENTER("ds_rng_get_offset");
+    DS__REQUIRE(out_offset, "out_offset is NULL");
+    ds_result r = ds__generator_state(rng, ds_device_current(), state);
+    *out_offset = state[1];
+    return r;
+}
+static ds_result ds__offset_check(uint64_t offset) {
+    DS__REQUIRE(offset % 4 == 0 && offset >> 63 == 0, "the offset %llu is not a multiple of 4 below 2^63", (unsigned long long)offset);
+    return DS_OK;
+}
+DSDEF ds_result (ds_rng_set_offset)(ds_rng rng, uint64_t offset) {
+    ds__generator *g;
+    DS__ENTER("ds_rng_set_offset");
+    ds_result r = ds__offset_check(offset);
+    if (r == DS_OK) r = ds__generator_take(rng, ds_device_current(), &g);
+    if (r < 0) return r;
+    pthread_mutex_lock(&g->lock);
+    r = ds__generator_free_of_capture(g, "a generator's offset cannot change while its fills are captured");
+    if (r == DS_OK) g->offset = offset;
+    pthread_mutex_unlock(&g->lock);
+    ds__generator_drop(g);
+    return r;
+}
+DSDEF ds_result (ds_rng_get_state)(ds_rng rng, void *out, size_t size) {
+    uint64_t state[2];
+    DS__ENTER("ds_rng_get_state");
+    DS__REQUIRE(out && size >= DS_RNG_STATE_SIZE, "a state has %d bytes; there is room for %zu", DS_RNG_STATE_SIZE, out ? size : 0);
+    ds_result r = ds__generator_state(rng, ds_device_current(), state);
+    if (r == DS_OK) memcpy(out, state, DS_RNG_STATE_SIZE);
+    return r;
+}
+static ds_result ds__state_read(const void *bytes, size_t size, uint64_t state[2]) {
+    DS__REQUIRE(bytes, "state is NULL");
+    DS__REQUIRE(size == 8 || size == DS_RNG_STATE_SIZE, "RNG state is wrong size: %zu bytes, not 8 or %d", size, DS_RNG_STATE_SIZE);
+    state[1] = 0;
+    memcpy(state, bytes, size);
+    return ds__offset_check(state[1]);
+}
+DSDEF ds_result (ds_rng_set_state)(ds_rng rng, const void *bytes, size_t size) {
+    ds__generator *g;
+    uint64_t state[2];
+    DS__ENTER("ds_rng_set_state");
+    ds_result r = ds__state_read(bytes, size, state);
+    if (r == DS_OK) r = ds__generator_take(rng, ds_device_current(), &g);
+    return r < 0 ? r : ds__generator_set(g, 0, state[0], state[1]);
+}
+
+DSDEF ds_result (ds_rng_manual_seed)(ds_device device, uint64_t seed) {
+    ds__generator *g;
+    DS__ENTER("ds_rng_manual_seed");
+    if ((device.type == DS_DEVICE_CUDA || device.type == DS_DEVICE_CPU) && ds__type_count(device.type) == 0) return DS_OK;
+    ds_result r = ds__generator_of(device, &g);
+    return r < 0 ? r : ds__generator_set(g, 1, seed, 0);
+}
+static ds_result ds__seed_all(uint64_t seed) {
+    ds_result r = DS_OK;
+    for (int b = 0; b < DS_BACKEND_COUNT; b++)
+        for (int i = 0; i < ds__g.backend[b].device_count && r == DS_OK; i++) {
+            ds__generator *g;
+            ds_device device = { (int32_t)ds__g.backend[b].type, i };
+            r = ds__generator_of(device, &g);
+            if (r == DS_OK) r = ds__generator_set(g, 1, seed, 0);
+        }
+    return r;
+}
+DSDEF ds_result (ds_rng_manual_seed_all)(uint64_t seed) {
+    DS__ENTER("ds_rng_manual_seed_all");
+    return ds__seed_all(seed);
+}
+DSDEF ds_result (ds_rng_seed)(ds_device device, uint64_t *out_seed) {
+    ds__generator *g;
+    uint64_t seed = ds__os_cookie();
+    if (out_seed) *out_seed = 0;
+    DS__ENTER("ds_rng_seed");
+    if ((device.type == DS_DEVICE_CUDA || device.type == DS_DEVICE_CPU) && ds__type_count(device.type) == 0) return DS_OK;
+    ds_result r = ds__generator_of(device, &g);
+    if (r == DS_OK) r = ds__generator_set(g, 0, seed, 0);
+    if (r == DS_OK && out_seed) *out_seed = seed;
+    return r;
+}
+DSDEF ds_result (ds_rng_seed_all)(uint64_t *out_seed) {
+    uint64_t seed = ds__os_cookie();
+    if (out_seed) *out_seed = 0;
+    DS__ENTER("ds_rng_seed_all");
+    ds_result r = ds__seed_all(seed);
+    if (r == DS_OK && out_seed) *out_seed = seed;
+    return r;
+}
+DSDEF ds_result (ds_rng_initial_seed)(ds_device device, uint64_t *out_seed) {
+    ds__generator *g;
+    if (out_seed) *out_seed = 0;
+    DS__ENTER("ds_rng_initial_seed");
+    DS__REQUIRE(out_seed, "out_seed is NULL");
+    ds_result r = ds__generator_of(device, &g);
+    if (r < 0) return r;
+    pthread_mutex_lock(&g->lock);
+    *out_seed = g->seed;
+    pthread_mutex_unlock(&g->lock);
+    ds__generator_drop(g);
+    return DS_OK;
+}
+
+/* How many devices of a type there are; a zeroed type becomes the current device's. */
+static ds_result ds__devices_of(ds_device_type *type, size_t *out) {
+    ds_device current = { 0, 0 };
+    int count;
+    if (*type == DS_DEVICE_CURRENT) {
+        DS__RESOLVE(current);
+        *type = (ds_device_type)current.type;
+    }
+    DS__REQUIRE(*type == DS_DEVICE_CUDA || *type == DS_DEVICE_CPU, "%d is not a type of device with generators", (int)*type);
+    count = ds__type_count((int)*type);
+    *out = (size_t)count;
+    return DS_OK;
+}
+DSDEF ds_result (ds_rng_get_state_all)(ds_device_type type, void *out, size_t capacity, size_t *out_count) {
+    static const ds_rng own;
+    size_t count = 0;
+    if (out_count) *out_count = 0;
+    DS__ENTER("ds_rng_get_state_all");
+    DS__REQUIRE(out_count, "out_count is NULL");
+    ds_result r = ds__devices_of(&type, &count);
+    if (r < 0) return r;
+    DS__REQUIRE(!out || capacity >= count, "there is room for %zu states of %zu devices", capacity, count);
+    for (size_t i = 0; out && i < count && r == DS_OK; i++) {
+        uint64_t state[2];
+        ds_device device = { (int32_t)type, (int32_t)i };
+        r = ds__generator_state(own, device, state);
+        if (r == DS_OK) memcpy((char *)out + i * DS_RNG_STATE_SIZE, state, DS_RNG_STATE_SIZE);
+    }
+    if (r == DS_OK) *out_count = count;
+    return r;
+}
+DSDEF ds_result (ds_rng_set_state_all)(ds_device_type type, const void *states, size_t count) {
+    size_t devices = 0;
+    uint64_t state[2], before[2];
+    static const ds_rng own;
+    DS__ENTER("ds_rng_set_state_all");
+    ds_result r = ds__devices_of(&type, &devices);
+    if (r < 0) return r;
+    DS__REQUIRE(count <= devices, "%zu states for %zu devices", count, devices);
+    DS__REQUIRE(states || !count, "states is NULL");
+    for (int set = 0; set < 2; set++)
+        for (size_t i = 0; i < count && r == DS_OK; i++) {
+            ds_device device = { (int32_t)type, (int32_t)i };
+            ds__generator *g;
+            r = ds__state_read((const char *)states + i * DS_RNG_STATE_SIZE, DS_RNG_STATE_SIZE, state);
+            if (r == DS_OK) r = ds__generator_state(own, device, before);
+            if (r == DS_OK && set && (r = ds__generator_of(device, &g)) == DS_OK) r = ds__generator_set(g, 0, state[0], state[1]);
+        }
+    return r;
+}
+
+/* ---- >>fills ----------------------------------------------------------------------------------------------------------- */
+
+/* Built so, logarithms and sums of floats would not have the bits that are promised. */
+#if defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__) || defined(__NO_SIGNED_ZEROS__) || __FINITE_MATH_ONLY__ + 0
+enum { DS__RNG_EXACT = 0 };
+#else
+enum { DS__RNG_EXACT = 1 };
+#endif
+
+static ds_result ds__rng_kernel(int which, ds_kernel *out) {
+    ds_result r = DS_OK;
+    out->id = atomic_load_explicit(&ds__rng.kernel[which], memory_order_acquire);
+    if (DS__LIKELY(out->id)) return DS_OK;
+    pthread_mutex_lock(&ds__rng.making);
+    out->id = atomic_load(&ds__rng.kernel[which]);
+    if (!out->id) {
+        const char *const *parts = ds__rng_forms[which].parts;
+        const char *text = ds__rng_forms[which].text;
+        size_t length = 1;
+        for (size_t i = 0; parts && parts[i]; i++) length += strlen(parts[i]);
+        if (parts && !ds__rng.text[which]) {
+            char *to = ds__rng.text[which] = ds__alloc(length);
+            if (!to) r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a kernel");
+            for (size_t i = 0; to && parts[i]; i++) { memcpy(to, parts[i], strlen(parts[i])); to += strlen(parts[i]); }
+        }
+        ds_kernel_desc desc = { .name = ds__rng_forms[which].name, .cpu_fn = ds__rng_forms[which].cpu_fn, .bytes_fn = ds__rng_bytes, .args_size = sizeof(ds__rng_args),
+                                .params = ds__rng_forms[which].params, .param_count = ds__rng_forms[which].count, .grain = 16,
+                                .cuda = { .image = parts ? ds__rng.text[which] : text, .entry = ds__rng_forms[which].entry, .block = 256, .items_per_block = 256, .blocks_per_multiprocessor = 8 } };
+        if (r == DS_OK) r = (ds_kernel_create)(&desc, out);
+        if (r == DS_OK) atomic_store_explicit(&ds__rng.kernel[which], out->id, memory_order_release);
+    }
+    pthread_mutex_unlock(&ds__rng.making);
+    return r;
+}
+
+/* ---- in a graph ---- */
+
+/* Before and after a launch of a graph that has fills. */
+static ds_result ds__rng_launch(void *user, ds__stream *s, ds_result how) {
+    ds__rng_graph *u = user;
+    ds__generator *g = u->generator;
+    ds_stream stream = { ds__handle(&s->slot) };
+    ds_result r = DS_OK;
+    if (how == DS_NOT_READY) {
+        ds_capture_info info;
+        memset(&info, 0, sizeof info);
+        if (ds__captures_open() && (r = s->driver->capture_query(s->native, &info)) < 0) return r;
+        if (info.status != DS_CAPTURE_NONE)
+            return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "the graph has random numbers: a stream that captures cannot launch it; add it as a child graph");
+        if (s->device.type != u->device.type || s->device.index != u->device.index)
+            return ds__fail(DS_ERR_DEVICE_MISMATCH, "the graph has random numbers of %s:%d: a stream of %s:%d cannot launch it", ds__type_name(u->device.type), u->device.index,
+                            ds__type_name(s->device.type), s->device.index);
+        ds__rng_args a = { .out = u->state };
+        ds_kernel kernel;
+        if (!ds__rng_launches) pthread_mutex_lock(&ds__rng.launching);
+        pthread_mutex_lock(&g->lock);
+        a.seed = g->seed;
+        a.start = g->offset;
+        r = ds__rng_kernel(DS__RNG_STATE, &kernel);
+        if (r == DS_OK && u->launched) r = ds__wait_event(stream, u->read, DS__OP_WAIT);
+        if (r == DS_OK) r = ds__launch(kernel, 1, NULL, &a, sizeof a, stream);
+        if (r == DS_OK) g->offset += u->taken;
+        pthread_mutex_unlock(&g->lock);
+        if (r == DS_OK) ds__rng_launches++;
+        else if (!ds__rng_launches) pthread_mutex_unlock(&ds__rng.launching);
+        return r;
+    }
+    if (how < 0) {
+        pthread_mutex_lock(&g->lock);
+        g->offset -= u->taken; /* unless it was set meanwhile */
+        pthread_mutex_unlock(&g->lock);
+    } else if (ds__event_record(u->read, stream, DS__OP_RECORD) == DS_OK) {
+        u->launched = 1;
+    }
+    if (!--ds__rng_launches) pthread_mutex_unlock(&ds__rng.launching);
+    return DS_OK;
+}
+/* The graph is gone; not a call of devstream. */
+static void ds__rng_graph_release(void *user) {
+    ds__rng_graph *u = user;
+    ds__generator_drop(u->generator);
+    ds__lock_take(&ds__rng.lock);
+    int over = !u->state; /* the library has ended */
+    if (!over) {
+        u->generator = NULL;
+        u->next = ds__rng.idle;
+        ds__rng.idle = u;
+    }
+    ds__lock_give(&ds__rng.lock);
+    if (over) ds__release(u);
+}
+static ds_result ds__rng_graph_make(uint64_t capture, void *user, void **out) {
+    ds__generator *g = user;
+    ds__rng_graph **at = &ds__rng.idle, *u = NULL;
+    ds_result r = DS_OK;
+    *out = NULL;
+    ds__lock_take(&ds__rng.lock);
+    ds__rng_setup();
+    while (*at && !((*at)->device.type == g->device.type && (*at)->device.index == g->device.index)) at = &(*at)->next;
+    if (*at) { u = *at; *at = u->next; }
+    ds__lock_give(&ds__rng.lock);
+    if (!u) {
+        void *state = NULL;
+        if (!(u = ds__alloc(sizeof *u))) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the fills of a graph");
+        r = ds__segment_alloc(g->device, 2 * sizeof(uint64_t), &state);
+        if (r == DS_OK) r = ds__event_new(0, "generator of a graph", &u->read);
+        if (r < 0) {
+            if (state) DS_IGNORE(ds__segment_free(g->device, state, 2 * sizeof(uint64_t), 1));
+            ds__release(u);
+            return r;
+        }
+        u->state = state;
+        u->device = g->device;
+        ds__lock_take(&ds__rng.lock);
+        u->all = ds__rng.all;
+        ds__rng.all = u;
+        ds__lock_give(&ds__rng.lock);
+    }
+    u->taken = 0;
+    u->generator = g;
+    ds__lock_take(&ds__rng.lock);
+    g->users++;
+    ds__lock_give(&ds__rng.lock);
+    g->capture = capture;
+    *out = u;
+    return DS_OK;
+}
+
+/* ---- what a fill is ---- */
+
+static ds_result ds__rng_no_type(ds_dtype dtype, const char *what) {
+    char name[DS_DTYPE_NAME_SIZE];
+    return ds__fail(DS_ERR_UNSUPPORTED, "there are no %s of the type %s", what, ds__dtype_name(dtype, name));
+}
+static int ds__rng_float_kind(ds_dtype t) {
+    if (t.lanes != 1) return -1;
+    if (t.code == DS_CODE_BFLOAT) return t.bits == 16 ? DS__RNG_BF16 : -1;
+    return t.code != DS_CODE_FLOAT ? -1 : t.bits == 16 ? DS__RNG_F16 : t.bits == 32 ? DS__RNG_F32 : t.bits == 64 ? DS__RNG_F64 : -1;
+}
+static int ds__rng_integer_kind(ds_dtype t) {
+    int right = t.lanes == 1 && (t.code == DS_CODE_INT || t.code == DS_CODE_UINT || (t.code == DS_CODE_BOOL && t.bits == 8));
+    return !right ? -1 : t.bits == 8 ? DS__RNG_8 : t.bits == 16 ? DS__RNG_16 : t.bits == 32 ? DS__RNG_32 : t.bits == 64 ? DS__RNG_64 : -1;
+}
+
+static float ds__rng_widened(uint32_t bits, uint32_t kind) { /* of what ds__rng_narrow gave */
+    if (kind == DS__RNG_F32) return ds__rng_float(bits);
+    if (kind == DS__RNG_BF16) return ds__rng_float(bits << 16);
+    uint32_t e = bits >> 10 & 31, m = bits & 1023;
+    float x = e == 31 ? ds__rng_float(0x7f800000u) : e ? ds__rng_float((e + 112) << 23 | m << 13) : (float)m * 0x1p-24f;
+    return bits & 0x8000u ? -x : x;
+}
+static int ds__rng_finite(double x) { return x - x == 0; }
+
+/* Real numbers: the parameters, which the type must hold. */
+static ds_result ds__rng_reals(const ds_rng_fill_desc *d, ds__rng_args *a, int *out_which) {
+    static const char *const names[] = { "uniform numbers", "normal numbers", "exponential numbers" };
+    static const int which[3][2] = { { DS__RNG_UNIFORMS, DS__RNG_UNIFORM64 }, { DS__RNG_NORMALS, DS__RNG_NORMAL64 }, { DS__RNG_EXPONENTIALS, DS__RNG_EXPONENTIAL64 } };
+    int kind = ds__rng_float_kind(d->dtype);
+    if (kind < 0) return ds__rng_no_type(d->dtype, names[d->kind]);
+    a->kind = (uint32_t)kind;
+    a->what = (uint32_t)d->kind; /* in the same order */
+    a->from = d->a;
+    a->to = d->b;
+    a->from32 = (float)d->a;
+    a->to32 = (float)d->b;
+    if (kind != DS__RNG_F64) {
+        a->from_bits = ds__rng_narrow(a->from32, a->kind);
+        a->to_bits = ds__rng_narrow(a->to32, a->kind);
+    }
+    *out_which = which[d->kind][kind == DS__RNG_F64];
+    if (d->kind == DS_RNG_UNIFORM) {
+        int fits = kind == DS__RNG_F64 ? ds__rng_finite(a->to - a->from)
+                                       : ds__rng_finite(a->to32 - a->from32) && ds__rng_finite(ds__rng_widened(a->from_bits, a->kind)) && ds__rng_finite(ds__rng_widened(a->to_bits, a->kind));
+        DS__REQUIRE(ds__rng_finite(d->a) && ds__rng_finite(d->b) && d->a <= d->b && fits, "from %g to %g is no interval of the type", d->a, d->b);
+        return DS_OK;
+    }
+    if (!DS__RNG_EXACT) return ds__fail(DS_ERR_UNSUPPORTED, "%s are refused in a build with -ffast-math, since their bits would not be those that are promised", names[d->kind]);
+    if (d->kind == DS_RNG_NORMAL) DS__REQUIRE(ds__rng_finite(d->a) && ds__rng_finite(d->b) && d->b >= 0 && (kind == DS__RNG_F64 || (ds__rng_finite(a->from32) && ds__rng_finite(a->to32))), "a mean of %g and a deviation of %g", d->a, d->b);
+    else DS__REQUIRE(ds__rng_finite(d->a) && d->a > 0 && (kind == DS__RNG_F64 || (a->from32 > 0 && ds__rng_finite(a->from32))), "a rate of %g", d->a);
+    return DS_OK;
+}
+
+/* Integers, and zeros and ones. */
+static ds_result ds__rng_whole(const ds_rng_fill_desc *d, int torch, ds__rng_args *a, int *out_which) {
+    int kind = ds__rng_integer_kind(d->dtype), unit = d->dtype.code == DS_CODE_UINT;
+    *out_which = DS__RNG_ONE_WORD;
+    a->what = DS__RNG_INTEGERS;
+    if (d->kind == DS_RNG_BITS) {
+        size_t size = ds_dtype_size(d->dtype);
+        if (size != 1 && size != 2 && size != 4 && size != 8) return ds__rng_no_type(d->dtype, "random bits");
+        a->kind = size == 1 ? DS__RNG_8 : size == 2 ? DS__RNG_16 : size == 4 ? DS__RNG_32 : DS__RNG_64;
+        a->range = size == 8 ? 0 : (uint64_t)1 << 32;
+        if (size == 8) { a->what = DS__RNG_WIDE_INTEGERS; *out_which = DS__RNG_TWO_WORDS; }
+        return DS_OK;
+    }
+    if (d->kind == DS_RNG_BERNOULLI) {
+        int real = ds__rng_float_kind(d->dtype);
+        if (kind < 0 && real < 0) return ds__rng_no_type(d->dtype, "zeros and ones");
+        if (torch && real == DS__RNG_F64) return ds__rng_no_type(d->dtype, "zeros and ones in torch's mapping");
+        DS__REQUIRE(d->a >= 0 && d->a <= 1, "a probability of %g", d->a);
+        a->kind = (uint32_t)(kind >= 0 ? kind : real == DS__RNG_F64 ? DS__RNG_64 : real == DS__RNG_F32 ? DS__RNG_32 : DS__RNG_16);
+        a->low = kind >= 0 ? 1 : real == DS__RNG_F64 ? UINT64_C(0x3ff0000000000000) : ds__rng_narrow(1, (uint32_t)real);
+        if (torch) { /* how many words give a uniform number below p */
+            uint64_t low = 0, high = (uint64_t)1 << 32;
+            while (low < high) {
+                uint64_t middle = (low + high) / 2;
+                if (ds__rng_above_0((uint32_t)middle) < (float)d->a) low = middle + 1; else high = middle;
+            }
+            a->range = low;
+        } else {
+            a->range = (uint64_t)(d->a * 0x1p32);
+        }
+        a->what = DS__RNG_BERNOULLI;
+        *out_which = DS__RNG_ONE_OR_ZERO;
+        return DS_OK;
+    }
+    if (kind < 0) return ds__rng_no_type(d->dtype, "random integers");
+    DS__REQUIRE(d->low < d->high, "there is no integer in [%lld, %lld)", (long long)d->low, (long long)d->high);
+    int bits = d->dtype.code == DS_CODE_BOOL ? 1 : d->dtype.bits;
+    int64_t least = unit || bits == 1 ? 0 : INT64_MIN >> (64 - bits), most = bits == 64 ? INT64_MAX : (int64_t)(((uint64_t)1 << (unit || bits == 1 ? bits : bits - 1)) - 1);
+    DS__REQUIRE(d->low >= least && d->high - 1 <= most, "the type does not hold [%lld, %lld)", (long long)d->low, (long long)d->high);
+    a->kind = (uint32_t)kind;
+    a->low = (uint64_t)d->low;
+    a->range = (uint64_t)d->high - (uint64_t)d->low;
+    int one = torch ? a->range < (uint64_t)1 << 28 : a->range <= 1 << 16 || (a->range <= (uint64_t)1 << 32 && (a->range & (a->range - 1)) == 0);
+    if (!one) { a->what = DS__RNG_WIDE_INTEGERS; *out_which = DS__RNG_TWO_WORDS; }
+    return DS_OK;
+}
+
+static ds_result ds__rng_order(const ds_rng_fill_desc *d, size_t total, ds__rng_args *a, int *out_which) {
+    int kind = ds__rng_integer_kind(d->dtype);
+    if (kind < DS__RNG_32 || d->dtype.code != DS_CODE_INT) return ds__rng_no_type(d->dtype, "permutations");
+    DS__REQUIRE((uint64_t)total <= (uint64_t)1 << (kind == DS__RNG_32 ? 31 : 62), "a permutation of %zu elements", total);
+    a->kind = (uint32_t)kind;
+    a->what = DS__RNG_PERMUTATION;
+    a->range = total;
+    for (a->low = 0; total > DS__RNG_FEW && (uint64_t)(total - 1) >> a->low; a->low++) {}
+    *out_which = DS__RNG_ORDER;
+    return DS_OK;
+}
+
+/* Words that a fill takes. */
+static uint64_t ds__rng_taken(const ds__rng_args *a, uint64_t total) {
+    uint64_t each = (uint64_t)1 << ds__rng_shift(a);
+    if (a->what == DS__RNG_PERMUTATION) return a->low ? 4 : (total + 1) / 2 * 4;
+    if (a->stride > 1) return ((total - 1) / (each * a->stride) + 1) * 4;
+    return (total + each - 1) / each * 4;
+}
+
+/* Puts a fill on the stream. The generator is locked, and everything was checked. */
+static ds_result ds__rng_put(ds__generator *g, ds__rng_args *a, int which, uint64_t first, uint64_t count, uint64_t total, ds__stream *s) {
+    uint64_t each = (uint64_t)1 << ds__rng_shift(a);
+    ds_kernel kernel;
+    void *user = NULL;
+    uint64_t blocks = (total + 255) / 256, most = (uint64_t)g->multiprocessors * (uint64_t)(g->threads / 256);
+    a->count = count;
+    a->stride = 1;
+    if (g->mapping == DS_RNG_TORCH && a->what != DS__RNG_PERMUTATION) a->stride = (uint32_t)(256 * (blocks < most ? blocks : most));
+    uint64_t taken = ds__rng_taken(a, total), skip = 0;
+    if (a->what == DS__RNG_PERMUTATION) {
+        a->before = first;
+        a->rows = count;
+    } else {
+        skip = a->stride > 1 ? 0 : first / each;
+        a->before = a->stride > 1 ? 0 : first % each;
+        a->rows = (a->before + count - 1) / (each * a->stride) + 1;
+    }
+    ds_result r = ds__rng_kernel(which, &kernel);
+    if (r == DS_OK) r = ds__capture_attachment(s, g, ds__rng_graph_make, g, ds__rng_graph_release, ds__rng_launch, &user);
+    if (r < 0) return r;
+    ds__rng_graph *u = user;
+    a->state = u ? u->state : NULL;
+    a->seed = u ? 0 : g->seed;
+    a->start = (u ? u->taken : g->offset) / 4 + skip;
+    ds_stream stream = { ds__handle(&s->slot) };
+    uint64_t items = g->device.type == DS_DEVICE_CUDA ? a->rows * a->stride : (count + DS__RNG_ITEM - 1) / DS__RNG_ITEM;
+    r = ds__launch(kernel, (size_t)items, NULL, a, sizeof *a, stream);
+    if (r == DS_OK) *(u ? &u->taken : &g->offset) += taken;
+    return r;
+}
+
+/* torch cuts what does not fit into 32 bits into halves, until all parts do; each call takes its words, also that which is cut. */
+static ds_result ds__rng_cut(ds__generator *g, ds__rng_args *a, int which, uint64_t count, ds__stream *s) {
+    size_t size = ds__rng_size(a->kind);
+    if (g->mapping != DS_RNG_TORCH || a->what == DS__RNG_PERMUTATION || (count - 1) * size < INT32_MAX) return ds__rng_put(g, a, which, 0, count, count, s);
+    ds__rng_args part = *a;
+    uint64_t most = (uint64_t)g->multiprocessors * (uint64_t)(g->threads / 256);
+    part.stride = (uint32_t)(256 * most);
+    g->offset += ds__rng_taken(&part, count);
+    ds_result r = ds__rng_cut(g, &part, which, count / 2, s);
+    part = *a;
+    part.out = (char *)a->out + count / 2 * size;
+    return r < 0 ? r : ds__rng_cut(g, &part, which, count - count / 2, s);
+}
+
+static ds_result ds__rng_fill(ds_rng rng, const ds_rng_fill_desc *d, ds__stream *s) {
+    ds__rng_args a;
+    ds__generator *g;
+    ds_pointer_info p;
+    int which = 0, known;
+    size_t total = d->total, size, bytes;
+    memset(&a, 0, sizeof a);
+    DS__REQUIRE((unsigned)d->kind <= DS_RNG_PERMUTATION, "there is no fill %d", (int)d->kind);
+    DS__REQUIRE(!__builtin_add_overflow(d->first, d->count, &size) && (!total || size <= total), "elements %zu to %zu of %zu", d->first, d->first + d->count, total);
+    if (!total) total = size;
+    DS__REQUIRE((uint64_t)total <= (uint64_t)1 << 60, "%zu elements are too many", total);
+    ds_result r = ds__generator_take(rng, s->device, &g);
+    if (r < 0) return r;
+    pthread_mutex_lock(&g->lock);
+    int torch = g->mapping == DS_RNG_TORCH, part = d->first || total != d->count;
+    if (g->device.type != s->device.type || g->device.index != s->device.index)
+        r = ds__fail(DS_ERR_DEVICE_MISMATCH, "the generator is of %s:%d, the stream of %s:%d", ds__type_name(g->device.type), g->device.index, ds__type_name(s->device.type), s->device.index);
+    if (r == DS_OK && torch && part && d->kind != DS_RNG_PERMUTATION) r = ds__fail(DS_ERR_INVALID_VALUE, "torch's mapping has no parts of a fill");
+    if (r == DS_OK) r = d->kind <= DS_RNG_EXPONENTIAL ? ds__rng_reals(d, &a, &which) : d->kind == DS_RNG_PERMUTATION ? ds__rng_order(d, total, &a, &which) : ds__rng_whole(d, torch, &a, &which);
+    if (r == DS_OK && which == DS__RNG_UNIFORMS && a.kind == DS__RNG_F32 && !torch) which = DS__RNG_UNIFORM32;
+    if (r == DS_OK && total) {
+        size = ds__rng_size(a.kind);
+        a.out = d->out;
+        a.stride = 1;
+        if (__builtin_mul_overflow(d->count, size, &bytes)) r = ds__fail(DS_ERR_INVALID_VALUE, "%zu elements of %zu bytes", d->count, size);
+        if (r == DS_OK && d->count && (uintptr_t)d->out % size) r = ds__fail(DS_ERR_INVALID_VALUE, "out does not lie on a multiple of %zu", size);
+        if (r == DS_OK && d->count) r = ds__operand(d->out, bytes, "out", &p, &known);
+        if (r == DS_OK && d->count && known && p.kind == DS_MEMORY_DEVICE && (p.device.type != s->device.type || p.device.index != s->device.index))
+            r = ds__fail(DS_ERR_DEVICE_MISMATCH, "out is on %s:%d, the stream on %s:%d", ds__type_name(p.device.type), p.device.index, ds__type_name(s->device.type), s->device.index);
+        uint64_t before = g->offset;
+        if (r == DS_OK) r = !d->count ? (g->offset += ds__rng_taken(&a, total), DS_OK) : part ? ds__rng_put(g, &a, which, d->first, d->count, total, s) : ds__rng_cut(g, &a, which, d->count, s);
+        if (r < 0) g->offset = before;
+    }
+    pthread_mutex_unlock(&g->lock);
+    ds__generator_drop(g);
+    return r;
+}
+
+DSDEF ds_result (ds_rng_fill)(ds_rng rng, const ds_rng_fill_desc *desc, ds_stream stream) {
+    DS__ENTER("ds_rng_fill");
+    DS__REQUIRE(desc, "desc is NULL");
+    ds__stream *s = ds__stream_pin(stream);
+    if (!s) return DS_ERR_INVALID_HANDLE;
+    ds_result r = ds__rng_fill(rng, desc, s);
+    ds__stream_unpin(s);
+    return r;
+}
+
+#define DS__RNG_FILL(name, ...) \
+    ds_rng_fill_desc d = { __VA_ARGS__ }; \
+    DS__ENTER(name); \
+    ds__stream *s = ds__stream_pin(stream); \
+    if (!s) return DS_ERR_INVALID_HANDLE; \
+    ds_result r = ds__rng_fill(rng, &d, s); \
+    ds__stream_unpin(s); \
+    return r
+DSDEF ds_result (ds_rng_uniform)(ds_rng rng, ds_dtype dtype, void *out, size_t count, double from, double to, ds_stream stream) {
+    DS__RNG_FILL("ds_rng_uniform", .kind = DS_RNG_UNIFORM, .dtype = dtype, .out = out, .count = count, .a = from, .b = to);
+}
+DSDEF ds_result (ds_rng_normal)(ds_rng rng, ds_dtype dtype, void *out, size_t count, double mean, double deviation, ds_stream stream) {
+    DS__RNG_FILL("ds_rng_normal", .kind = DS_RNG_NORMAL, .dtype = dtype, .out = out, .count = count, .a = mean, .b = deviation);
+}
+DSDEF ds_result (ds_rng_exponential)(ds_rng rng, ds_dtype dtype, void *out, size_t count, double rate, ds_stream stream) {
+    DS__RNG_FILL("ds_rng_exponential", .kind = DS_RNG_EXPONENTIAL, .dtype = dtype, .out = out, .count = count, .a = rate);
+}
+DSDEF ds_result (ds_rng_integers)(ds_rng rng, ds_dtype dtype, void *out, size_t count, int64_t low, int64_t high, ds_stream stream) {
+    DS__RNG_FILL("ds_rng_integers", .kind = DS_RNG_INTEGERS, .dtype = dtype, .out = out, .count = count, .low = low, .high = high);
+}
+DSDEF ds_result (ds_rng_bernoulli)(ds_rng rng, ds_dtype dtype, void *out, size_t count, double p, ds_stream stream) {
+    DS__RNG_FILL("ds_rng_bernoulli", .kind = DS_RNG_BERNOULLI, .dtype = dtype, .out = out, .count = count, .a = p);
+}
+DSDEF ds_result (ds_rng_bits)(ds_rng rng, ds_dtype dtype, void *out, size_t count, ds_stream stream) {
+    DS__RNG_FILL("ds_rng_bits", .kind = DS_RNG_BITS, .dtype = dtype, .out = out, .count = count);
+}
+DSDEF ds_result (ds_rng_permutation)(ds_rng rng, ds_dtype dtype, void *out, size_t count, ds_stream stream) {
+    DS__RNG_FILL("ds_rng_permutation", .kind = DS_RNG_PERMUTATION, .dtype = dtype, .out = out, .count = count);
+}
+
+/* Called by ds_shutdown when all work is done; graphs end after it, and release what they have of a generator. */
+static void ds__rng_shutdown(void) {
+    ds__lock_take(&ds__rng.lock);
+    while (ds__rng.all) { /* what still has a generator is released by its graph, which finds that it has no memory */
+        ds__rng_graph *u = ds__rng.all;
+        uint64_t *state = u->state;
+        ds_event read = u->read;
+        ds_device device = u->device;
+        ds__rng.all = u->all;
+        u->state = NULL;
+        ds__lock_give(&ds__rng.lock);
+        ds__event *e = ds__pin(&ds__g.events, read.id);
+        if (e) { ds__table_kill(&ds__g.events, e); ds__unpin(&ds__g.events, e); }
+        DS_IGNORE(ds__segment_free(device, state, 2 * sizeof(uint64_t), 1));
+        ds__lock_take(&ds__rng.lock);
+    }
+    ds__rng_graph *idle = ds__rng.idle;
+    ds__rng.idle = NULL;
+    ds__lock_give(&ds__rng.lock);
+    for (ds__rng_graph *u = idle, *next; u; u = next) { next = u->next; ds__release(u); }
+    for (uint32_t i = 0; i < ds__rng.used; i++) {
+        ds__generator *g = ds__rng.slot[i];
+        if (!g) continue;
+        ds__warn("generator \"%s\", made at %s:%d, was not destroyed", g->label ? g->label : "", g->made.file ? g->made.file : "?", g->made.line);
+        g->id = 0;
+        ds__generator_drop(g);
+    }
+    for (int b = 0; b < DS_BACKEND_COUNT; b++)
+        for (int i = 0; i < DS__MAX_DEVICES; i++) {
+            if (ds__rng.own[b][i]) ds__generator_drop(ds__rng.own[b][i]);
+            ds__rng.own[b][i] = NULL;
+        }
+    for (int i = 0; i < DS__RNG_KERNELS; i++) {
+        uint64_t id = atomic_exchange(&ds__rng.kernel[i], 0);
+        ds__kernel *k = id ? ds__pin(&ds__g.kernels, id) : NULL;
+        if (k) { ds__table_kill(&ds__g.kernels, k); ds__unpin(&ds__g.kernels, k); }
+        ds__release(ds__rng.text[i]);
+        ds__rng.text[i] = NULL;
+    }
+    ds__release(ds__rng.slot);
+    ds__rng.slot = NULL;
+    ds__rng.room = ds__rng.used = 0;
+    ds__rng.ready = 0;
+    atomic_store(&ds__upper.rng_shutdown_fn, (void (*)(void))0);
+}
+
+#endif /* C */
+#endif /* DEVSTREAM_IMPLEMENTATION */
+
+/* Licence: MIT or public domain, at your choice; the texts stand at the end of devstream.h. */
