@@ -9971,13 +9971,10 @@ static ds_result ds__kernel_check(const ds_kernel_desc *d) {
     return DS_OK;
 }
 
-DSDEF ds_result (ds_kernel_create)(const ds_kernel_desc *desc, ds_kernel *out) {
-    if (out) out->id = 0;
-    DS__ENTER("ds_kernel_create");
-    DS__REQUIRE(out, "out is NULL");
+static ds_result ds__kernel_new(const ds_kernel_desc *desc, ds_kernel *out) {
+    out->id = 0;
     ds_result r = ds__kernel_check(desc);
     if (r < 0) return r;
-    ds__reclaim();
     ds__kernel *k = ds__table_add(&ds__g.kernels);
     if (!k) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for kernel %s", desc->name);
     k->cpu_fn = desc->cpu_fn;
@@ -9999,6 +9996,13 @@ DSDEF ds_result (ds_kernel_create)(const ds_kernel_desc *desc, ds_kernel *out) {
     }
     out->id = ds__handle(&k->slot);
     return DS_OK;
+}
+DSDEF ds_result (ds_kernel_create)(const ds_kernel_desc *desc, ds_kernel *out) {
+    if (out) out->id = 0;
+    DS__ENTER("ds_kernel_create");
+    DS__REQUIRE(out, "out is NULL");
+    ds__reclaim();
+    return ds__kernel_new(desc, out);
 }
 
 /* Nobody is inside of the destroyed kernel any more: it goes when what was pending by now has been passed. */

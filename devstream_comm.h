@@ -2321,7 +2321,7 @@ static ds_result ds__comm_kernel(int which, ds_kernel *out) {
     out->id = atomic_load(&ds__comm_made.id[which]);
     if (!out->id) {
         ds_kernel_desc desc = ds__comm_desc(which);
-        r = (ds_kernel_create)(&desc, out);
+        r = ds__kernel_new(&desc, out);
         if (r == DS_OK) atomic_store_explicit(&ds__comm_made.id[which], out->id, memory_order_release);
     }
     pthread_mutex_unlock(&ds__comm_made.mutex);

@@ -40,7 +40,7 @@
    - Fills may be captured: each launch of the graph takes numbers anew, from where the generator is at the launch. The graph keeps what it needs of
      the generator; seeds that are set between launches count.
    - Nothing here calls the C library's mathematics, and results are not contracted: gcc, clang and a GPU give the same bits. Under -ffast-math and its
-     like normal and exponential fills are refused.
+     like normal and exponential fills, and uniform ones in torch's mapping, are refused.
 
    Known gaps: random numbers are not for secrets. torch's randperm, multinomial and dropout take numbers in ways of their own, so ds_rng_permutation is
    the same in both mappings. Launching a graph that has fills while its stream captures is refused: add it as a child graph; as a child twice it gives
@@ -149,7 +149,7 @@ DSDEF DS_MUST_USE ds_result ds_rng_set_state_all(ds_device_type type, const void
 /* Each fill puts a kernel on the stream, which writes count elements at out, memory that the stream's device can reach, and takes the words that it needs from
    the generator, rounded up to a multiple of 4; a fill of nothing takes none. The generator must belong to the stream's device: DS_ERR_DEVICE_MISMATCH.
    The types are float16, bfloat16, float32 and float64, and where it is said also bool and the integers: DS_ERR_UNSUPPORTED for others. Nothing blocks.
-   After a refused call the generator is as it was. */
+   After a refused call the generator is as it was; only where torch's mapping cuts a fill (above 2 GiB) and one of the kernels is refused, those before it stay. */
 
 /** Uniform in [from, to): from + u (to - from), rounded to the type, where `to` becomes `from`. u has as many bits as the type's fraction (24, 11, 8 and 53);
     in torch's mapping it is torch's. from <= to, and the difference must be a finite number of the type. Elements take one word, of float64 two. */
@@ -161,12 +161,13 @@ DSDEF DS_MUST_USE ds_result ds_rng_exponential(ds_rng rng, ds_dtype dtype, void 
 /** Integers in [low, high), of any integer type that has them all, or bool. An element takes one word where high - low is at most 2^16 or a power of two
     up to 2^32, else two; so none is more likely than another by more than a 2^16th. torch's mapping takes remainders, of one word below 2^28, else of two. */
 DSDEF DS_MUST_USE ds_result ds_rng_integers(ds_rng rng, ds_dtype dtype, void *out, size_t count, int64_t low, int64_t high, ds_stream stream);
-/** 1 with the probability p, else 0, of any type but complex ones; torch's mapping has no float64. Elements take one word. */
+/** 1 with the probability p, else 0, of any type but complex ones; torch's mapping has no float64, and where p is 1 a 0 once in 2^25, as torch. Elements take
+    one word. */
 DSDEF DS_MUST_USE ds_result ds_rng_bernoulli(ds_rng rng, ds_dtype dtype, void *out, size_t count, double p, ds_stream stream);
-/** Random bits; of torch's mapping too, every type of 1 to 8 bytes. */
+/** Random bits; of torch's mapping too, every type of 1 to 8 bytes. Of bool true or false. Elements take one word, of 8 bytes two. */
 DSDEF DS_MUST_USE ds_result ds_rng_bits(ds_rng rng, ds_dtype dtype, void *out, size_t count, ds_stream stream);
 /** The integers 0 to count - 1 in random order, as int32 or int64. Up to 256 elements every order is as likely as another. Of more it is a keyed
-    permutation (a Feistel network), whose 2^128 keys cannot give every order. */
+    permutation (a Feistel network), whose 2^128 keys cannot give every order. Up to 256 elements take two words each, more take four in all. */
 DSDEF DS_MUST_USE ds_result ds_rng_permutation(ds_rng rng, ds_dtype dtype, void *out, size_t count, ds_stream stream);
 
 /** What ds_rng_fill does. */
@@ -263,7 +264,7 @@ typedef struct ds__rng_args {
     uint64_t low, range;   /* integers: the smallest, and how many there are, 0: 2^64; 0 and 1: what is written for 1, and how many words of 2^32 give
                               it; permutations: the bits of n - 1, 0 where there are few, and n */
     uint32_t what;         /* DS__RNG_UNIFORM and so on */
-    uint32_t pad;
+    float scale32;         /* uniform: to - from, of torch's mapping rounded to the type */
 } ds__rng_args;
 enum { DS__RNG_UNIFORM, DS__RNG_NORMAL, DS__RNG_EXPONENTIAL, DS__RNG_INTEGERS, DS__RNG_WIDE_INTEGERS, DS__RNG_BERNOULLI, DS__RNG_PERMUTATION };
 
@@ -359,9 +360,9 @@ static inline float ds__rng_above_0(uint32_t w) { return (float)w * 0x1p-32f + 0
 static inline double ds__rng_above_0_64(uint32_t low, uint32_t high) { return (double)(low ^ (uint64_t)high << 21) * 0x1p-53 + 0x1p-54; }
 
 /* The bits of what is written. By element: as many bits of the word as the type's fraction has, so that u is exact. Rounding may reach `to`. */
-static inline uint32_t ds__rng_uniform_of(uint32_t w, float from, float to, uint32_t from_bits, uint32_t to_bits, uint32_t kind, uint32_t torch) {
-    float scale = to - from, u;
+static inline uint32_t ds__rng_uniform_of(uint32_t w, float from, float scale, uint32_t from_bits, uint32_t to_bits, uint32_t kind, uint32_t torch) {
     uint32_t bits;
+    float u;
     if (torch) {
         u = ds__rng_fma32(ds__rng_above_0(w), scale, from);
     } else {
@@ -686,7 +687,7 @@ static void ds__rng_values(const ds__rng_args *a, ds__rng_words x, uint64_t *v) 
     switch (a->what) {
     case DS__RNG_UNIFORM:
         if (kind == DS__RNG_F64) for (int i = 0; i < 2; i++) v[i] = ds__rng_bits64(ds__rng_uniform64_of(x.w[2 * i], x.w[2 * i + 1], a->from, a->to, torch));
-        else for (int i = 0; i < 4; i++) v[i] = ds__rng_uniform_of(x.w[i], a->from32, a->to32, a->from_bits, a->to_bits, kind, torch);
+        else for (int i = 0; i < 4; i++) v[i] = ds__rng_uniform_of(x.w[i], a->from32, a->scale32, a->from_bits, a->to_bits, kind, torch);
         break;
     case DS__RNG_NORMAL:
         if (kind == DS__RNG_F64) {
@@ -835,20 +836,20 @@ static const char ds__ptx_rng_uniform[] =
     ".address_size 64\n"
     ".visible .entry ds__rng_uniform( .param .u64 p0, .param .u64 p1, .param .u64 p2, .param .u64 p3, .param .u64 p4,\n"
     ".param .u64 p5, .param .u64 p6, .param .u32 p7, .param .f32 p8, .param .f32 p9, .param .u32 p10, .param .u32 p11,\n"
-    ".param .u32 p12 ) { .reg .pred %p<17>; .reg .b16 %h<2>; .reg .b16 %rs<2>; .reg .b32 %r<79>; .reg .f32 %f<19>;\n"
+    ".param .u32 p12 ) { .reg .pred %p<17>; .reg .b16 %h<2>; .reg .b16 %rs<2>; .reg .b32 %r<79>; .reg .f32 %f<18>;\n"
     ".reg .b64 %d<56>; ld.param.u32 %r34,[p7]; ld.param.u64 %d30,[p6]; ld.param.u64 %d49,[p3]; ld.param.u64 %d50,[p2];\n"
     "ld.param.u64 %d32,[p1]; cvta.to.global.u64 %d1,%d32; mov.u64 %d33,0; cvta.to.global.u64 %d34,%d33;\n"
     "setp.eq.s64 %p1,%d1,%d34; @%p1 bra L2; ld.global.u64 %d50,[%d1]; ld.global.u64 %d35,[%d1+8]; shr.u64 %d36,%d35,2;\n"
     "add.s64 %d49,%d36,%d49;\n"
     "L2: mov.u32 %r38,%ctaid.x; mov.u32 %r39,%ntid.x; mov.u32 %r40,%tid.x; mad.lo.s32 %r41,%r38,%r39,%r40;\n"
     "div.u32 %r44,%r41,%r34; cvt.u64.u32 %d12,%r44; setp.ge.u64 %p2,%d12,%d30; @%p2 bra L10; ld.param.u64 %d31,[p0];\n"
-    "ld.param.u32 %r37,[p12]; ld.param.u32 %r36,[p11]; ld.param.u32 %r35,[p10]; ld.param.f32 %f7,[p9];\n"
-    "ld.param.f32 %f6,[p8]; ld.param.u64 %d29,[p5]; ld.param.u64 %d28,[p4]; cvta.to.global.u64 %d2,%d31;\n"
+    "ld.param.u32 %r37,[p12]; ld.param.u32 %r36,[p11]; ld.param.u32 %r35,[p10]; ld.param.f32 %f6,[p9];\n"
+    "ld.param.f32 %f5,[p8]; ld.param.u64 %d29,[p5]; ld.param.u64 %d28,[p4]; cvta.to.global.u64 %d2,%d31;\n"
     "mov.u32 %r42,%nctaid.x; mul.lo.s32 %r43,%r42,%r39; div.u32 %r2,%r43,%r34; mul.lo.s32 %r46,%r2,%r34;\n"
     "sub.s32 %r3,%r43,%r46; cvt.u32.u64 %r47,%d12; mul.lo.s32 %r48,%r47,%r34; sub.s32 %r7,%r41,%r48; cvt.u32.u64 %r5,%d50;\n"
-    "shr.u64 %d37,%d50,32; cvt.u32.u64 %r6,%d37; cvt.u64.u32 %d8,%r34; mul.wide.u32 %d9,%r34,4; sub.rn.f32 %f1,%f7,%f6;\n"
-    "cvt.u64.u32 %d10,%r2; mul.wide.u32 %d11,%r34,2; setp.lt.u32 %p4,%r34,2; mov.f32 %f11,0f33800000;\n"
-    "setp.eq.s32 %p5,%r37,6; setp.ne.s32 %p6,%r37,4; mov.f32 %f12,0f3A000000; setp.eq.s32 %p7,%r37,4; bra.uni L4;\n"
+    "shr.u64 %d37,%d50,32; cvt.u32.u64 %r6,%d37; cvt.u64.u32 %d8,%r34; mul.wide.u32 %d9,%r34,4; cvt.u64.u32 %d10,%r2;\n"
+    "mul.wide.u32 %d11,%r34,2; setp.lt.u32 %p4,%r34,2; mov.f32 %f10,0f33800000; setp.eq.s32 %p5,%r37,6;\n"
+    "setp.ne.s32 %p6,%r37,4; mov.f32 %f11,0f3A000000; mov.f32 %f12,0f3B800000; setp.eq.s32 %p7,%r37,4; bra.uni L4;\n"
     "L9: add.s64 %d47,%d12,%d10; add.s32 %r64,%r7,%r3; setp.ge.u32 %p13,%r64,%r34; setp.lt.u32 %p14,%r64,%r34;\n"
     "selp.b32 %r65,0,%r34,%p14; sub.s32 %r7,%r64,%r65; selp.u64 %d48,1,0,%p13; add.s64 %d12,%d47,%d48;\n"
     "setp.lt.u64 %p15,%d12,%d30; @%p15 bra L4; bra.uni L10;\n"
@@ -865,18 +866,18 @@ static const char ds__ptx_rng_uniform[] =
     "L25: add.s64 %d55,%d55,%d8; add.s32 %r73,%r73,-1; add.s64 %d54,%d54,%d9; add.s64 %d53,%d53,%d11;\n"
     "setp.eq.s32 %p12,%r73,0; mov.u32 %r74,%r68; @%p12 bra L9;\n"
     "L7: mov.u32 %r26,%r76; mov.u32 %r76,%r75; mov.u32 %r75,%r74; @%p4 bra L11; bra.uni L8;\n"
-    "L11: mov.u32 %r77,8; mov.f32 %f17,%f11; @%p5 bra L15; @%p6 bra L14; mov.u32 %r77,21; mov.f32 %f17,%f12; bra.uni L15;\n"
-    "L8: cvt.rn.f32.u32 %f8,%r26; mul.rn.f32 %f9,%f8,0f2F800000; add.rn.f32 %f10,%f9,0f2F000000;\n"
-    "fma.rn.f32 %f5,%f10,%f1,%f6; bra.uni L16;\n"
-    "L14: mov.f32 %f17,0f3B800000; mov.u32 %r77,24;\n"
-    "L15: shr.u32 %r59,%r26,%r77; cvt.rn.f32.u32 %f14,%r59; mul.rn.f32 %f15,%f17,%f14; mul.rn.f32 %f16,%f1,%f15;\n"
-    "add.rn.f32 %f5,%f16,%f6;\n"
-    "L16: setp.ne.s32 %p16,%r37,6; @%p7 bra L19; @%p16 bra L20; mov.b32 %r78,%f5; bra.uni L21;\n"
-    "L19: cvt.rn.f16.f32 %h1,%f5; mov.b16 %rs1,%h1; cvt.u32.u16 %r78,%rs1; bra.uni L21;\n"
-    "L20: mov.b32 %r60,%f5; bfe.u32 %r61,%r60,16,1; add.s32 %r62,%r60,%r61; add.s32 %r63,%r62,32767; shr.u32 %r78,%r63,16;\n"
+    "L11: mov.u32 %r77,8; mov.f32 %f16,%f10; @%p5 bra L15; @%p6 bra L14; mov.u32 %r77,21; mov.f32 %f16,%f11; bra.uni L15;\n"
+    "L8: cvt.rn.f32.u32 %f7,%r26; mul.rn.f32 %f8,%f7,0f2F800000; add.rn.f32 %f9,%f8,0f2F000000; fma.rn.f32 %f4,%f9,%f6,%f5;\n"
+    "bra.uni L16;\n"
+    "L14: mov.u32 %r77,24; mov.f32 %f16,%f12;\n"
+    "L15: shr.u32 %r59,%r26,%r77; cvt.rn.f32.u32 %f13,%r59; mul.rn.f32 %f14,%f16,%f13; mul.rn.f32 %f15,%f14,%f6;\n"
+    "add.rn.f32 %f4,%f15,%f5;\n"
+    "L16: setp.ne.s32 %p16,%r37,6; @%p7 bra L19; @%p16 bra L20; mov.b32 %r78,%f4; bra.uni L21;\n"
+    "L19: cvt.rn.f16.f32 %h1,%f4; mov.b16 %rs1,%h1; cvt.u32.u16 %r78,%rs1; bra.uni L21;\n"
+    "L20: mov.b32 %r60,%f4; bfe.u32 %r61,%r60,16,1; add.s32 %r62,%r60,%r61; add.s32 %r63,%r62,32767; shr.u32 %r78,%r63,16;\n"
     "L21: setp.ge.u64 %p10,%d55,%d29; @%p10 bra L25; setp.eq.s32 %p9,%r78,%r36; selp.b32 %r32,%r35,%r78,%p9; @%p16 bra L24;\n"
     "st.global.u32 [%d54],%r32; bra.uni L25;\n"
-    "L10: ret; }\n"; /* 3968 characters */
+    "L10: ret; }\n"; /* 3961 characters */
 static const char ds__ptx_rng_uniform64[] =
     ".version 5.0\n"
     ".target sm_60\n"
@@ -1368,7 +1369,8 @@ enum { DS__RNG_STATE, DS__RNG_UNIFORM32, DS__RNG_UNIFORMS, DS__RNG_UNIFORM64, DS
     DS__RNG_PARAM(WRITE, out), DS__RNG_PARAM(READ, state), DS__RNG_PARAM(VALUE, seed), DS__RNG_PARAM(VALUE, start), DS__RNG_PARAM(VALUE, before), \
     DS__RNG_PARAM(VALUE, count), DS__RNG_PARAM(VALUE, rows), DS__RNG_PARAM(VALUE, stride)
 static const ds_param ds__rng_state_params[] = { DS__RNG_PARAM(WRITE, out), DS__RNG_PARAM(VALUE, seed), DS__RNG_PARAM(VALUE, start) };
-static const ds_param ds__rng_uniform_params[] = { DS__RNG_OPERANDS, DS__RNG_PARAM(VALUE, from32), DS__RNG_PARAM(VALUE, to32), DS__RNG_PARAM(VALUE, from_bits),
+static const ds_param ds__rng_uniform32_params[] = { DS__RNG_OPERANDS, DS__RNG_PARAM(VALUE, from32), DS__RNG_PARAM(VALUE, to32) };
+static const ds_param ds__rng_uniform_params[] = { DS__RNG_OPERANDS, DS__RNG_PARAM(VALUE, from32), DS__RNG_PARAM(VALUE, scale32), DS__RNG_PARAM(VALUE, from_bits),
                                                    DS__RNG_PARAM(VALUE, to_bits), DS__RNG_PARAM(VALUE, kind) };
 static const ds_param ds__rng_normal_params[] = { DS__RNG_OPERANDS, DS__RNG_PARAM(VALUE, from32), DS__RNG_PARAM(VALUE, to32), DS__RNG_PARAM(VALUE, kind) };
 static const ds_param ds__rng_exponential_params[] = { DS__RNG_OPERANDS, DS__RNG_PARAM(VALUE, from32), DS__RNG_PARAM(VALUE, kind) };
@@ -1393,7 +1395,7 @@ static uint64_t ds__rng_bytes(size_t items, const void *args) {
 static const struct { const char *name, *entry; ds_kernel_fn cpu_fn; const ds_param *params; size_t count; const char *text; const char *const *parts; } ds__rng_forms[DS__RNG_KERNELS] = {
 #define DS__RNG_FORM(name, entry, fn, list, text, parts) { name, "ds__rng_" entry, ds__rng_##fn, ds__rng_##list##_params, sizeof ds__rng_##list##_params / sizeof(ds_param), text, parts }
     [DS__RNG_STATE] = DS__RNG_FORM("state of a generator", "state", state_items, state, ds__ptx_rng_state, NULL),
-    [DS__RNG_UNIFORM32] = DS__RNG_FORM("uniform numbers", "uniform32", items, uniform, ds__ptx_rng_uniform32, NULL),
+    [DS__RNG_UNIFORM32] = DS__RNG_FORM("uniform numbers", "uniform32", items, uniform32, ds__ptx_rng_uniform32, NULL),
     [DS__RNG_UNIFORMS] = DS__RNG_FORM("uniform numbers", "uniform", items, uniform, ds__ptx_rng_uniform, NULL),
     [DS__RNG_UNIFORM64] = DS__RNG_FORM("uniform numbers", "uniform64", items, f64, ds__ptx_rng_uniform64, NULL),
     [DS__RNG_NORMALS] = DS__RNG_FORM("normal numbers", "normal", items, normal, NULL, ds__ptx_rng_normal),
@@ -1422,7 +1424,7 @@ typedef struct ds__generator {
     uint64_t id;                   /* 0: it was destroyed, or is a device's */
     ds_device device;
     uint64_t seed, offset;
-    uint64_t capture;              /* the last one that used it */
+    uint64_t changes;              /* how often they were changed */
     ds_rng_mapping mapping;
     int multiprocessors, threads;
     char *label;
@@ -1436,7 +1438,9 @@ typedef struct ds__rng_graph {
     uint64_t *state;               /* device memory */
     ds_event read;                 /* the last launch has passed */
     int launched;
+    uint64_t capture;              /* in which its fills were captured */
     uint64_t taken;                /* words of a launch */
+    uint64_t change;               /* which one of the generator's the last launch was */
 } ds__rng_graph;
 
 static struct {
@@ -1476,7 +1480,8 @@ static ds_result ds__rng_shape(ds_device device, int *multiprocessors, int *thre
     DS__REQUIRE(*multiprocessors >= 0 && *threads >= 0 && *threads % 256 == 0 && *multiprocessors <= 1 << 20 && *threads <= 1 << 20,
                 "a GPU with %d multiprocessors of %d threads: threads come in multiples of 256", *multiprocessors, *threads);
     if (device.type == DS_DEVICE_CUDA && (!*multiprocessors || !*threads)) {
-        if ((r = (ds_device_get_properties)(device, &p)) < 0) return r;
+        memset(&p, 0, sizeof p);
+        if ((r = ds__device_error(device, ds__driver_of(device)->device_properties(device.index, &p))) < 0) return r;
         int version = 10 * p.major + p.minor;
         if (!*multiprocessors) *multiprocessors = p.multiprocessors;
         if (!*threads) *threads = version == 75 ? 1024 : version == 86 || version == 87 || version == 89 || version >= 110 ? 1536 : 2048;
@@ -1579,9 +1584,13 @@ static ds_result ds__generator_list(ds__generator *g, ds_rng *out) {
 /* Refuses what would change or tell the state of a generator whose fills are being captured. The generator is locked. */
 static ds_result ds__generator_free_of_capture(const ds__generator *g, const char *what) {
     ds_result r = DS_OK;
-    if (DS__LIKELY(!g->capture || ds__captures_open() == 0)) return DS_OK;
+    if (DS__LIKELY(ds__captures_open() == 0)) return DS_OK;
     ds__lock_take(&ds__g.capture_lock);
-    ds__capture *c = ds__capture_find(ds__driver_of(g->device), g->capture);
+    ds__lock_take(&ds__rng.lock);
+    ds__capture *c = NULL;
+    for (ds__rng_graph *u = ds__rng.all; u && !c; u = u->all)
+        if (u->generator == g) c = ds__capture_find(ds__driver_of(g->device), u->capture);
+    ds__lock_give(&ds__rng.lock);
     if (c) r = ds__capture_fail(DS_ERR_CAPTURE_UNSUPPORTED, c, 0, what);
     ds__lock_give(&ds__g.capture_lock);
     return r;
@@ -1680,20 +1689,23 @@ DSDEF ds_result (ds_rng_set_mapping)(ds_rng rng, ds_rng_mapping mapping, int mul
 
 /* ---- >>seeds and states ---------------------------------------------------------------------------------------------- */
 
-/* Gives a generator the state, unless a capture forbids it; the seed that it has can be set at any time. Takes the reference back. */
-static ds_result ds__generator_set(ds__generator *g, int seed_only, uint64_t seed, uint64_t offset) {
+/* Gives a generator the state, unless a capture forbids it; the seed that it has can be set at any time. Takes the reference back. check: changes nothing. */
+static ds_result ds__generator_set_or_check(ds__generator *g, int seed_only, uint64_t seed, uint64_t offset, int check) {
     pthread_mutex_lock(&g->lock);
+    int same = seed_only && g->seed == seed;
     ds_result r = ds__generator_free_of_capture(g, "a generator's state cannot change while its fills are captured");
-    if (r == DS_OK) {
+    if (r == DS_OK && !check) {
         g->seed = seed;
         g->offset = offset;
-    } else if (seed_only && g->seed == seed) {
+        g->changes++;
+    } else if (same) {
         r = DS_OK;
     }
     pthread_mutex_unlock(&g->lock);
     ds__generator_drop(g);
     return r;
 }
+static ds_result ds__generator_set(ds__generator *g, int seed_only, uint64_t seed, uint64_t offset) { return ds__generator_set_or_check(g, seed_only, seed, offset, 0); }
 
 DSDEF ds_result (ds_rng_set_seed)(ds_rng rng, uint64_t seed) {
     ds__generator *g;
@@ -1711,14 +1723,21 @@ DSDEF ds_result (ds_rng_reseed)(ds_rng rng, uint64_t *out_seed) {
     if (r == DS_OK && out_seed) *out_seed = seed;
     return r;
 }
+/* Takes the reference back. */
+static ds_result ds__generator_seed(ds__generator *g, uint64_t *out) {
+    pthread_mutex_lock(&g->lock);
+    *out = g->seed;
+    pthread_mutex_unlock(&g->lock);
+    ds__generator_drop(g);
+    return DS_OK;
+}
 DSDEF ds_result (ds_rng_get_seed)(ds_rng rng, uint64_t *out_seed) {
-    ds_rng_info info;
+    ds__generator *g;
     if (out_seed) *out_seed = 0;
     DS__ENTER("ds_rng_get_seed");
     DS__REQUIRE(out_seed, "out_seed is NULL");
-    ds_result r = (ds_rng_get_info)(rng, &info);
-    *out_seed = info.seed;
-    return r;
+    ds_result r = ds__generator_take(rng, ds_device_current(), &g);
+    return r < 0 ? r : ds__generator_seed(g, out_seed);
 }
 
 /* Seed and offset, unless a capture forbids it. */
@@ -1754,7 +1773,7 @@ DSDEF ds_result (ds_rng_set_offset)(ds_rng rng, uint64_t offset) {
     if (r < 0) return r;
     pthread_mutex_lock(&g->lock);
     r = ds__generator_free_of_capture(g, "a generator's offset cannot change while its fills are captured");
-    if (r == DS_OK) g->offset = offset;
+    if (r == DS_OK) { g->offset = offset; g->changes++; }
     pthread_mutex_unlock(&g->lock);
     ds__generator_drop(g);
     return r;
@@ -1792,13 +1811,14 @@ DSDEF ds_result (ds_rng_manual_seed)(ds_device device, uint64_t seed) {
 }
 static ds_result ds__seed_all(uint64_t seed) {
     ds_result r = DS_OK;
-    for (int b = 0; b < DS_BACKEND_COUNT; b++)
-        for (int i = 0; i < ds__g.backend[b].device_count && r == DS_OK; i++) {
-            ds__generator *g;
-            ds_device device = { (int32_t)ds__g.backend[b].type, i };
-            r = ds__generator_of(device, &g);
-            if (r == DS_OK) r = ds__generator_set(g, 1, seed, 0);
-        }
+    for (int check = 1; check >= 0; check--) /* all or none */
+        for (int b = 0; b < DS_BACKEND_COUNT; b++)
+            for (int i = 0; i < ds__g.backend[b].device_count && r == DS_OK; i++) {
+                ds__generator *g;
+                ds_device device = { (int32_t)ds__g.backend[b].type, i };
+                r = ds__generator_of(device, &g);
+                if (r == DS_OK) r = ds__generator_set_or_check(g, 1, seed, 0, check);
+            }
     return r;
 }
 DSDEF ds_result (ds_rng_manual_seed_all)(uint64_t seed) {
@@ -1830,12 +1850,7 @@ DSDEF ds_result (ds_rng_initial_seed)(ds_device device, uint64_t *out_seed) {
     DS__ENTER("ds_rng_initial_seed");
     DS__REQUIRE(out_seed, "out_seed is NULL");
     ds_result r = ds__generator_of(device, &g);
-    if (r < 0) return r;
-    pthread_mutex_lock(&g->lock);
-    *out_seed = g->seed;
-    pthread_mutex_unlock(&g->lock);
-    ds__generator_drop(g);
-    return DS_OK;
+    return r < 0 ? r : ds__generator_seed(g, out_seed);
 }
 
 /* How many devices of a type there are; a zeroed type becomes the current device's. */
@@ -1917,7 +1932,7 @@ static ds_result ds__rng_kernel(int which, ds_kernel *out) {
         ds_kernel_desc desc = { .name = ds__rng_forms[which].name, .cpu_fn = ds__rng_forms[which].cpu_fn, .bytes_fn = ds__rng_bytes, .args_size = sizeof(ds__rng_args),
                                 .params = ds__rng_forms[which].params, .param_count = ds__rng_forms[which].count, .grain = 16,
                                 .cuda = { .image = parts ? ds__rng.text[which] : text, .entry = ds__rng_forms[which].entry, .block = 256, .items_per_block = 256, .blocks_per_multiprocessor = 8 } };
-        if (r == DS_OK) r = (ds_kernel_create)(&desc, out);
+        if (r == DS_OK) r = ds__kernel_new(&desc, out);
         if (r == DS_OK) atomic_store_explicit(&ds__rng.kernel[which], out->id, memory_order_release);
     }
     pthread_mutex_unlock(&ds__rng.making);
@@ -1925,6 +1940,12 @@ static ds_result ds__rng_kernel(int which, ds_kernel *out) {
 }
 
 /* ---- in a graph ---- */
+
+/* Whether so many words are left of the sequence. */
+static ds_result ds__rng_room(uint64_t offset, uint64_t taken) {
+    DS__REQUIRE(taken >> 63 == 0 && (offset + taken) >> 63 == 0, "the generator is at offset %llu, and %llu words more are past 2^63: seed it", (unsigned long long)offset, (unsigned long long)taken);
+    return DS_OK;
+}
 
 /* Before and after a launch of a graph that has fills. */
 static ds_result ds__rng_launch(void *user, ds__stream *s, ds_result how) {
@@ -1948,9 +1969,13 @@ static ds_result ds__rng_launch(void *user, ds__stream *s, ds_result how) {
         a.seed = g->seed;
         a.start = g->offset;
         r = ds__rng_kernel(DS__RNG_STATE, &kernel);
+        if (r == DS_OK) r = ds__rng_room(g->offset, u->taken);
         if (r == DS_OK && u->launched) r = ds__wait_event(stream, u->read, DS__OP_WAIT);
         if (r == DS_OK) r = ds__launch(kernel, 1, NULL, &a, sizeof a, stream);
-        if (r == DS_OK) g->offset += u->taken;
+        if (r == DS_OK) {
+            g->offset += u->taken;
+            u->change = ++g->changes;
+        }
         pthread_mutex_unlock(&g->lock);
         if (r == DS_OK) ds__rng_launches++;
         else if (!ds__rng_launches) pthread_mutex_unlock(&ds__rng.launching);
@@ -1958,26 +1983,32 @@ static ds_result ds__rng_launch(void *user, ds__stream *s, ds_result how) {
     }
     if (how < 0) {
         pthread_mutex_lock(&g->lock);
-        g->offset -= u->taken; /* unless it was set meanwhile */
+        if (g->changes == u->change) { /* else others have drawn what comes behind */
+            g->offset -= u->taken;
+            g->changes++;
+        }
         pthread_mutex_unlock(&g->lock);
-    } else if (ds__event_record(u->read, stream, DS__OP_RECORD) == DS_OK) {
-        u->launched = 1;
     }
+    char before[sizeof ds__tls.error]; /* why the launch failed */
+    memcpy(before, ds__tls.error, sizeof before);
+    if (ds__event_record(u->read, stream, DS__OP_RECORD) == DS_OK) u->launched = 1; /* the state is written, though the graph may not run */
+    memcpy(ds__tls.error, before, sizeof before);
     if (!--ds__rng_launches) pthread_mutex_unlock(&ds__rng.launching);
     return DS_OK;
 }
 /* The graph is gone; not a call of devstream. */
 static void ds__rng_graph_release(void *user) {
     ds__rng_graph *u = user;
-    ds__generator_drop(u->generator);
     ds__lock_take(&ds__rng.lock);
+    ds__generator *g = u->generator;
     int over = !u->state; /* the library has ended */
+    u->generator = NULL;
     if (!over) {
-        u->generator = NULL;
         u->next = ds__rng.idle;
         ds__rng.idle = u;
     }
     ds__lock_give(&ds__rng.lock);
+    ds__generator_drop(g);
     if (over) ds__release(u);
 }
 static ds_result ds__rng_graph_make(uint64_t capture, void *user, void **out) {
@@ -2007,12 +2038,12 @@ static ds_result ds__rng_graph_make(uint64_t capture, void *user, void **out) {
         ds__rng.all = u;
         ds__lock_give(&ds__rng.lock);
     }
-    u->taken = 0;
-    u->generator = g;
     ds__lock_take(&ds__rng.lock);
+    u->taken = 0;
+    u->capture = capture;
+    u->generator = g;
     g->users++;
     ds__lock_give(&ds__rng.lock);
-    g->capture = capture;
     *out = u;
     return DS_OK;
 }
@@ -2040,29 +2071,36 @@ static float ds__rng_widened(uint32_t bits, uint32_t kind) { /* of what ds__rng_
     float x = e == 31 ? ds__rng_float(0x7f800000u) : e ? ds__rng_float((e + 112) << 23 | m << 13) : (float)m * 0x1p-24f;
     return bits & 0x8000u ? -x : x;
 }
-static int ds__rng_finite(double x) { return x - x == 0; }
+static int ds__rng_finite(double x) { return (ds__rng_bits64(x) >> 52 & 2047) != 2047; } /* also where the compiler was told that all numbers are */
 
 /* Real numbers: the parameters, which the type must hold. */
-static ds_result ds__rng_reals(const ds_rng_fill_desc *d, ds__rng_args *a, int *out_which) {
+static ds_result ds__rng_reals(const ds_rng_fill_desc *d, int torch, ds__rng_args *a, int *out_which) {
     static const char *const names[] = { "uniform numbers", "normal numbers", "exponential numbers" };
     static const int which[3][2] = { { DS__RNG_UNIFORMS, DS__RNG_UNIFORM64 }, { DS__RNG_NORMALS, DS__RNG_NORMAL64 }, { DS__RNG_EXPONENTIALS, DS__RNG_EXPONENTIAL64 } };
     int kind = ds__rng_float_kind(d->dtype);
     if (kind < 0) return ds__rng_no_type(d->dtype, names[d->kind]);
     a->kind = (uint32_t)kind;
     a->what = (uint32_t)d->kind; /* in the same order */
-    a->from = d->a;
-    a->to = d->b;
-    a->from32 = (float)d->a;
-    a->to32 = (float)d->b;
+    a->from = d->a + 0.0; /* no negative zeros: `to` is told by its bits */
+    a->to = d->b + 0.0;
+    a->from32 = (float)a->from;
+    a->to32 = (float)a->to;
     if (kind != DS__RNG_F64) {
-        a->from_bits = ds__rng_narrow(a->from32, a->kind);
-        a->to_bits = ds__rng_narrow(a->to32, a->kind);
+        a->from_bits = ds__rng_narrow(a->from32 + 0.0f, a->kind);
+        a->to_bits = ds__rng_narrow(a->to32 + 0.0f, a->kind);
     }
     *out_which = which[d->kind][kind == DS__RNG_F64];
     if (d->kind == DS_RNG_UNIFORM) {
-        int fits = kind == DS__RNG_F64 ? ds__rng_finite(a->to - a->from)
-                                       : ds__rng_finite(a->to32 - a->from32) && ds__rng_finite(ds__rng_widened(a->from_bits, a->kind)) && ds__rng_finite(ds__rng_widened(a->to_bits, a->kind));
-        DS__REQUIRE(ds__rng_finite(d->a) && ds__rng_finite(d->b) && d->a <= d->b && fits, "from %g to %g is no interval of the type", d->a, d->b);
+        float low = ds__rng_widened(a->from_bits, a->kind), high = ds__rng_widened(a->to_bits, a->kind);
+        a->scale32 = a->to32 - a->from32;
+        if (torch && kind != DS__RNG_F64) { /* bounds and their difference are of the type there */
+            a->from32 = low;
+            a->to32 = high;
+            a->scale32 = ds__rng_widened(ds__rng_narrow(high - low, a->kind), a->kind);
+        }
+        int fits = ds__rng_finite(a->from) && ds__rng_finite(a->to) && (kind == DS__RNG_F64 ? ds__rng_finite(a->to - a->from) : ds__rng_finite(a->scale32) && ds__rng_finite(low) && ds__rng_finite(high));
+        DS__REQUIRE(fits && d->a <= d->b, "from %g to %g is no interval of the type", d->a, d->b);
+        if (torch && !DS__RNG_EXACT) return ds__fail(DS_ERR_UNSUPPORTED, "torch's %s are refused in a build with -ffast-math, since their bits would not be torch's", names[d->kind]);
         return DS_OK;
     }
     if (!DS__RNG_EXACT) return ds__fail(DS_ERR_UNSUPPORTED, "%s are refused in a build with -ffast-math, since their bits would not be those that are promised", names[d->kind]);
@@ -2080,7 +2118,7 @@ static ds_result ds__rng_whole(const ds_rng_fill_desc *d, int torch, ds__rng_arg
         size_t size = ds_dtype_size(d->dtype);
         if (size != 1 && size != 2 && size != 4 && size != 8) return ds__rng_no_type(d->dtype, "random bits");
         a->kind = size == 1 ? DS__RNG_8 : size == 2 ? DS__RNG_16 : size == 4 ? DS__RNG_32 : DS__RNG_64;
-        a->range = size == 8 ? 0 : (uint64_t)1 << 32;
+        a->range = size == 8 ? 0 : d->dtype.code == DS_CODE_BOOL ? 2 : (uint64_t)1 << 32;
         if (size == 8) { a->what = DS__RNG_WIDE_INTEGERS; *out_which = DS__RNG_TWO_WORDS; }
         return DS_OK;
     }
@@ -2088,7 +2126,7 @@ static ds_result ds__rng_whole(const ds_rng_fill_desc *d, int torch, ds__rng_arg
         int real = ds__rng_float_kind(d->dtype);
         if (kind < 0 && real < 0) return ds__rng_no_type(d->dtype, "zeros and ones");
         if (torch && real == DS__RNG_F64) return ds__rng_no_type(d->dtype, "zeros and ones in torch's mapping");
-        DS__REQUIRE(d->a >= 0 && d->a <= 1, "a probability of %g", d->a);
+        DS__REQUIRE(ds__rng_finite(d->a) && d->a >= 0 && d->a <= 1, "a probability of %g", d->a);
         a->kind = (uint32_t)(kind >= 0 ? kind : real == DS__RNG_F64 ? DS__RNG_64 : real == DS__RNG_F32 ? DS__RNG_32 : DS__RNG_16);
         a->low = kind >= 0 ? 1 : real == DS__RNG_F64 ? UINT64_C(0x3ff0000000000000) : ds__rng_narrow(1, (uint32_t)real);
         if (torch) { /* how many words give a uniform number below p */
@@ -2138,50 +2176,74 @@ static uint64_t ds__rng_taken(const ds__rng_args *a, uint64_t total) {
     return (total + each - 1) / each * 4;
 }
 
-/* Puts a fill on the stream. The generator is locked, and everything was checked. */
-static ds_result ds__rng_put(ds__generator *g, ds__rng_args *a, int which, uint64_t first, uint64_t count, uint64_t total, ds__stream *s) {
-    uint64_t each = (uint64_t)1 << ds__rng_shift(a);
+/* A fill on its way: its kernel, and where its words come from, the generator or the graph that its stream captures. The generator is locked. */
+typedef struct ds__rng_way {
+    ds__generator *generator;
+    ds__stream *stream;
+    ds__rng_graph *graph;
     ds_kernel kernel;
-    void *user = NULL;
+    uint64_t *offset;
+} ds__rng_way;
+
+static uint32_t ds__rng_stride(const ds__generator *g, const ds__rng_args *a, uint64_t total) {
     uint64_t blocks = (total + 255) / 256, most = (uint64_t)g->multiprocessors * (uint64_t)(g->threads / 256);
+    return g->mapping == DS_RNG_TORCH && a->what != DS__RNG_PERMUTATION ? (uint32_t)(256 * (blocks < most ? blocks : most)) : 1;
+}
+
+/* Puts a fill on the stream and takes its words; of no elements, only takes them. */
+static ds_result ds__rng_put(const ds__rng_way *w, ds__rng_args *a, uint64_t first, uint64_t count, uint64_t total) {
+    const ds__generator *g = w->generator;
+    uint64_t each = (uint64_t)1 << ds__rng_shift(a), skip = 0;
     a->count = count;
-    a->stride = 1;
-    if (g->mapping == DS_RNG_TORCH && a->what != DS__RNG_PERMUTATION) a->stride = (uint32_t)(256 * (blocks < most ? blocks : most));
-    uint64_t taken = ds__rng_taken(a, total), skip = 0;
-    if (a->what == DS__RNG_PERMUTATION) {
-        a->before = first;
-        a->rows = count;
-    } else {
-        skip = a->stride > 1 ? 0 : first / each;
-        a->before = a->stride > 1 ? 0 : first % each;
-        a->rows = (a->before + count - 1) / (each * a->stride) + 1;
+    a->stride = ds__rng_stride(g, a, total);
+    uint64_t taken = ds__rng_taken(a, total);
+    ds_result r = ds__rng_room(*w->offset, taken);
+    if (r == DS_OK && count) {
+        if (a->what == DS__RNG_PERMUTATION) {
+            a->before = first;
+            a->rows = count;
+        } else {
+            skip = a->stride > 1 ? 0 : first / each;
+            a->before = a->stride > 1 ? 0 : first % each;
+            a->rows = (a->before + count - 1) / (each * a->stride) + 1;
+        }
+        a->state = w->graph ? w->graph->state : NULL;
+        a->seed = w->graph ? 0 : g->seed;
+        a->start = *w->offset / 4 + skip;
+        ds_stream stream = { ds__handle(&w->stream->slot) };
+        uint64_t items = g->device.type == DS_DEVICE_CUDA ? a->rows * a->stride : (count + DS__RNG_ITEM - 1) / DS__RNG_ITEM;
+        r = ds__launch(w->kernel, (size_t)items, NULL, a, sizeof *a, stream);
     }
-    ds_result r = ds__rng_kernel(which, &kernel);
-    if (r == DS_OK) r = ds__capture_attachment(s, g, ds__rng_graph_make, g, ds__rng_graph_release, ds__rng_launch, &user);
-    if (r < 0) return r;
-    ds__rng_graph *u = user;
-    a->state = u ? u->state : NULL;
-    a->seed = u ? 0 : g->seed;
-    a->start = (u ? u->taken : g->offset) / 4 + skip;
-    ds_stream stream = { ds__handle(&s->slot) };
-    uint64_t items = g->device.type == DS_DEVICE_CUDA ? a->rows * a->stride : (count + DS__RNG_ITEM - 1) / DS__RNG_ITEM;
-    r = ds__launch(kernel, (size_t)items, NULL, a, sizeof *a, stream);
-    if (r == DS_OK) *(u ? &u->taken : &g->offset) += taken;
+    if (r == DS_OK) *w->offset += taken;
     return r;
 }
 
-/* torch cuts what does not fit into 32 bits into halves, until all parts do; each call takes its words, also that which is cut. */
-static ds_result ds__rng_cut(ds__generator *g, ds__rng_args *a, int which, uint64_t count, ds__stream *s) {
-    size_t size = ds__rng_size(a->kind);
-    if (g->mapping != DS_RNG_TORCH || a->what == DS__RNG_PERMUTATION || (count - 1) * size < INT32_MAX) return ds__rng_put(g, a, which, 0, count, count, s);
-    ds__rng_args part = *a;
-    uint64_t most = (uint64_t)g->multiprocessors * (uint64_t)(g->threads / 256);
-    part.stride = (uint32_t)(256 * most);
-    g->offset += ds__rng_taken(&part, count);
-    ds_result r = ds__rng_cut(g, &part, which, count / 2, s);
-    part = *a;
-    part.out = (char *)a->out + count / 2 * size;
-    return r < 0 ? r : ds__rng_cut(g, &part, which, count - count / 2, s);
+/* What torch indexes with 32 bits; a test makes it smaller. */
+#ifndef DS__RNG_INDEXED
+#define DS__RNG_INDEXED INT32_MAX
+#endif
+/* torch cuts what is larger into halves until all parts fit. */
+static ds_result ds__rng_halves(const ds__rng_way *w, const ds__rng_args *all, uint64_t first, uint64_t count) {
+    size_t size = ds__rng_size(all->kind);
+    if ((count - 1) * size >= DS__RNG_INDEXED) {
+        ds_result r = ds__rng_halves(w, all, first, count / 2);
+        return r < 0 ? r : ds__rng_halves(w, all, first + count / 2, count - count / 2);
+    }
+    ds__rng_args part = *all;
+    part.out = (char *)all->out + first * size;
+    return ds__rng_put(w, &part, 0, count, count);
+}
+/* Each part takes its words, and before them the whole fill takes as many as if it were not cut. */
+static ds_result ds__rng_cut(const ds__rng_way *w, ds__rng_args *a, uint64_t count) {
+    if (w->generator->mapping != DS_RNG_TORCH || a->what == DS__RNG_PERMUTATION || !count || (count - 1) * ds__rng_size(a->kind) < DS__RNG_INDEXED)
+        return ds__rng_put(w, a, 0, count, count);
+    uint64_t before = *w->offset;
+    ds_result r = ds__rng_put(w, a, 0, 0, count);
+    if (r < 0) return r;
+    uint64_t begun = *w->offset;
+    r = ds__rng_halves(w, a, 0, count);
+    if (*w->offset == begun) *w->offset = before; /* not even the first part was put; what was keeps its words, since they are used */
+    return r;
 }
 
 static ds_result ds__rng_fill(ds_rng rng, const ds_rng_fill_desc *d, ds__stream *s) {
@@ -2202,7 +2264,7 @@ static ds_result ds__rng_fill(ds_rng rng, const ds_rng_fill_desc *d, ds__stream 
     if (g->device.type != s->device.type || g->device.index != s->device.index)
         r = ds__fail(DS_ERR_DEVICE_MISMATCH, "the generator is of %s:%d, the stream of %s:%d", ds__type_name(g->device.type), g->device.index, ds__type_name(s->device.type), s->device.index);
     if (r == DS_OK && torch && part && d->kind != DS_RNG_PERMUTATION) r = ds__fail(DS_ERR_INVALID_VALUE, "torch's mapping has no parts of a fill");
-    if (r == DS_OK) r = d->kind <= DS_RNG_EXPONENTIAL ? ds__rng_reals(d, &a, &which) : d->kind == DS_RNG_PERMUTATION ? ds__rng_order(d, total, &a, &which) : ds__rng_whole(d, torch, &a, &which);
+    if (r == DS_OK) r = d->kind <= DS_RNG_EXPONENTIAL ? ds__rng_reals(d, torch, &a, &which) : d->kind == DS_RNG_PERMUTATION ? ds__rng_order(d, total, &a, &which) : ds__rng_whole(d, torch, &a, &which);
     if (r == DS_OK && which == DS__RNG_UNIFORMS && a.kind == DS__RNG_F32 && !torch) which = DS__RNG_UNIFORM32;
     if (r == DS_OK && total) {
         size = ds__rng_size(a.kind);
@@ -2213,9 +2275,16 @@ static ds_result ds__rng_fill(ds_rng rng, const ds_rng_fill_desc *d, ds__stream 
         if (r == DS_OK && d->count) r = ds__operand(d->out, bytes, "out", &p, &known);
         if (r == DS_OK && d->count && known && p.kind == DS_MEMORY_DEVICE && (p.device.type != s->device.type || p.device.index != s->device.index))
             r = ds__fail(DS_ERR_DEVICE_MISMATCH, "out is on %s:%d, the stream on %s:%d", ds__type_name(p.device.type), p.device.index, ds__type_name(s->device.type), s->device.index);
-        uint64_t before = g->offset;
-        if (r == DS_OK) r = !d->count ? (g->offset += ds__rng_taken(&a, total), DS_OK) : part ? ds__rng_put(g, &a, which, d->first, d->count, total, s) : ds__rng_cut(g, &a, which, d->count, s);
-        if (r < 0) g->offset = before;
+        ds__rng_way w = { .generator = g, .stream = s };
+        void *graph = NULL;
+        if (r == DS_OK) r = ds__rng_kernel(which, &w.kernel);
+        if (r == DS_OK) r = ds__capture_attachment(s, g, ds__rng_graph_make, g, ds__rng_graph_release, ds__rng_launch, &graph);
+        if (r == DS_OK) {
+            w.graph = graph;
+            w.offset = w.graph ? &w.graph->taken : &g->offset;
+            r = part ? ds__rng_put(&w, &a, d->first, d->count, total) : ds__rng_cut(&w, &a, d->count);
+            if (!w.graph) g->changes++;
+        }
     }
     pthread_mutex_unlock(&g->lock);
     ds__generator_drop(g);

@@ -43,7 +43,7 @@ typedef struct ds__rng_args {
     uint64_t low, range;   /* integers: the smallest, and how many there are, 0: 2^64; 0 and 1: what is written for 1, and how many words of 2^32 give
                               it; permutations: the bits of n - 1, 0 where there are few, and n */
     uint32_t what;         /* DS__RNG_UNIFORM and so on */
-    uint32_t pad;
+    float scale32;         /* uniform: to - from, of torch's mapping rounded to the type */
 } ds__rng_args;
 enum { DS__RNG_UNIFORM, DS__RNG_NORMAL, DS__RNG_EXPONENTIAL, DS__RNG_INTEGERS, DS__RNG_WIDE_INTEGERS, DS__RNG_BERNOULLI, DS__RNG_PERMUTATION };
 
@@ -139,9 +139,9 @@ DEVICE float ds__rng_above_0(uint32_t w) { return (float)w * 0x1p-32f + 0x1p-33f
 DEVICE double ds__rng_above_0_64(uint32_t low, uint32_t high) { return (double)(low ^ (uint64_t)high << 21) * 0x1p-53 + 0x1p-54; }
 
 /* The bits of what is written. By element: as many bits of the word as the type's fraction has, so that u is exact. Rounding may reach `to`. */
-DEVICE uint32_t ds__rng_uniform_of(uint32_t w, float from, float to, uint32_t from_bits, uint32_t to_bits, uint32_t kind, uint32_t torch) {
-    float scale = to - from, u;
+DEVICE uint32_t ds__rng_uniform_of(uint32_t w, float from, float scale, uint32_t from_bits, uint32_t to_bits, uint32_t kind, uint32_t torch) {
     uint32_t bits;
+    float u;
     if (torch) {
         u = ds__rng_fma32(ds__rng_above_0(w), scale, from);
     } else {
@@ -469,7 +469,7 @@ static void ds__rng_values(const ds__rng_args *a, ds__rng_words x, uint64_t *v) 
     switch (a->what) {
     case DS__RNG_UNIFORM:
         if (kind == DS__RNG_F64) for (int i = 0; i < 2; i++) v[i] = ds__rng_bits64(ds__rng_uniform64_of(x.w[2 * i], x.w[2 * i + 1], a->from, a->to, torch));
-        else for (int i = 0; i < 4; i++) v[i] = ds__rng_uniform_of(x.w[i], a->from32, a->to32, a->from_bits, a->to_bits, kind, torch);
+        else for (int i = 0; i < 4; i++) v[i] = ds__rng_uniform_of(x.w[i], a->from32, a->scale32, a->from_bits, a->to_bits, kind, torch);
         break;
     case DS__RNG_NORMAL:
         if (kind == DS__RNG_F64) {

@@ -523,6 +523,14 @@ static void test_states_are_sixteen_bytes_and_repeat_the_numbers(void **state) {
     assert_memory_equal(before, after, 132);
     free(after);
     free(before);
+    if (count > 1) { /* the second is wrong: nor is the first set */
+        unsigned char wrong[32];
+        uint64_t now = offset_of(r);
+        memcpy(wrong, all, 32);
+        wrong[24] = 2;
+        assert_int_equal(ds_rng_set_state_all((ds_device_type)dev().type, wrong, 2), DS_ERR_INVALID_VALUE);
+        assert_int_equal(offset_of(r), now);
+    }
     ok(ds_rng_set_state(r, all, 8)); /* a seed alone */
     assert_int_equal(offset_of(r), 0);
     assert_int_equal(ds_rng_set_state(r, all, 12), DS_ERR_INVALID_VALUE);
@@ -875,6 +883,204 @@ static void test_a_graph_may_be_left_to_the_shutdown(void **state) {
     harness_shutdown(); /* the executable, the stream and the generator were not destroyed */
 }
 
+/* ---- what several captures and generators have of one another ---- */
+
+static void test_a_graph_may_draw_from_two_generators(void **state) {
+    (void)state;
+    ds_graph g;
+    ds_graph_exec x;
+    ds_stream s;
+    ds_rng a = rng_at(21, DS_RNG_ELEMENT), b = rng_at(22, DS_RNG_TORCH), like_b = rng_at(22, DS_RNG_TORCH);
+    ok(ds_stream_create(&(ds_stream_desc){ .device = dev() }, &s));
+    uint32_t *p = room(dev(), 4000, s), *q = room(dev(), 4000, s), *t = room(dev(), 4000, s);
+    ok(ds_stream_synchronize(s));
+    harness_warm_up();
+    ok(ds_capture_begin(s, DS_CAPTURE_THREAD_LOCAL));
+    ok(ds_rng_bits(a, ds_uint32(), p, 10, s));
+    ok(ds_rng_normal(b, ds_float32(), q, 1000, 0, 1, s));
+    ok(ds_rng_permutation(b, ds_int32(), t, 1000, s));
+    ok(ds_rng_fill(a, &(ds_rng_fill_desc){ .kind = DS_RNG_BITS, .dtype = ds_uint32(), .total = 30 }, s)); /* a part that has nothing takes the words of the whole */
+    ok(ds_capture_end(s, &g));
+    assert_int_equal(offset_of(a), 0);
+    ok(ds_graph_instantiate(g, NULL, &x));
+    ok(ds_graph_destroy(g));
+    for (uint64_t i = 0; i < 3; i++) {
+        ok(ds_graph_launch(x, s));
+        uint32_t *words = back(p, 40, s);
+        for (uint64_t k = 0; k < 10; k++) assert_int_equal(words[k], word_at(21, 44 * i + k));
+        void *normal = back(q, 4000, s), *order = back(t, 4000, s);
+        void *like_normal = filled(like_b, (ds_rng_fill_desc){ .kind = DS_RNG_NORMAL, .dtype = ds_float32(), .count = 1000, .b = 1 });
+        void *like_order = filled(like_b, (ds_rng_fill_desc){ .kind = DS_RNG_PERMUTATION, .dtype = ds_int32(), .count = 1000 });
+        assert_memory_equal(normal, like_normal, 4000);
+        assert_memory_equal(order, like_order, 4000);
+        assert_int_equal(offset_of(a), 44 * (i + 1));
+        assert_int_equal(offset_of(b), offset_of(like_b));
+        free(words); free(normal); free(order); free(like_normal); free(like_order);
+    }
+    ok(ds_graph_exec_destroy(x));
+    ok(ds_rng_destroy(a));
+    ok(ds_rng_destroy(b));
+    ok(ds_rng_destroy(like_b));
+    ok(ds_free(p));
+    ok(ds_free(q));
+    ok(ds_free(t));
+    ok(ds_stream_destroy(s));
+}
+
+/* The generator is bound until the last capture that has fills of it is over, also one that gives no graph. */
+static void test_two_captures_may_draw_from_one_generator(void **state) {
+    (void)state;
+    ds_graph g = { 0 }, none;
+    ds_stream s, t, fork;
+    ds_event e;
+    uint64_t n;
+    ds_rng r = rng_at(23, DS_RNG_ELEMENT);
+    ok(ds_stream_create(&(ds_stream_desc){ .device = dev() }, &s));
+    ok(ds_stream_create(&(ds_stream_desc){ .device = dev() }, &t));
+    ok(ds_stream_create(&(ds_stream_desc){ .device = dev() }, &fork));
+    ok(ds_event_create(0, NULL, &e));
+    uint32_t *p = room(dev(), 64, s);
+    ok(ds_stream_synchronize(s));
+    harness_warm_up();
+    harness_watch(s);
+    harness_watch(t);
+    ok(ds_capture_begin(s, DS_CAPTURE_THREAD_LOCAL));
+    ok(ds_capture_begin(t, DS_CAPTURE_THREAD_LOCAL));
+    ok(ds_rng_bits(r, ds_uint32(), p, 16, s));
+    ok(ds_rng_bits(r, ds_uint32(), p, 4, t));
+    ok(ds_capture_end(t, &g)); /* the one that drew last */
+    assert_int_equal(ds_rng_get_offset(r, &n), DS_ERR_CAPTURE_UNSUPPORTED);
+    assert_int_equal(ds_rng_set_seed(r, 9), DS_ERR_CAPTURE_UNSUPPORTED);
+    ok(ds_event_record(e, s));
+    ok(ds_stream_wait_event(fork, e));
+    ok(ds_rng_bits(r, ds_uint32(), p, 4, fork)); /* not joined: no graph comes of it */
+    assert_int_equal(ds_capture_end(s, &none), DS_ERR_CAPTURE_UNJOINED);
+    assert_int_equal(offset_of(r), 0);
+    ok(ds_rng_set_seed(r, 9));
+    ds_graph_exec x;
+    ok(ds_graph_instantiate(g, NULL, &x));
+    ok(ds_graph_launch(x, s));
+    uint32_t *words = back(p, 16, s);
+    for (uint64_t k = 0; k < 4; k++) assert_int_equal(words[k], word_at(9, k));
+    free(words);
+    ok(ds_graph_destroy(g));
+    ok(ds_graph_exec_destroy(x));
+    ok(ds_rng_destroy(r));
+    ok(ds_event_destroy(e));
+    ok(ds_free(p));
+    ok(ds_stream_destroy(s));
+    ok(ds_stream_destroy(t));
+    ok(ds_stream_destroy(fork));
+}
+
+/* Seeds of all devices are set, or none. */
+static void test_seeding_all_is_refused_whole_while_one_is_captured(void **state) {
+    (void)state;
+    if (harness_device_count() < 2) skip();
+    ds_stream s;
+    ds_graph g;
+    uint64_t first, last;
+    ds_device second = harness_device(1);
+    ok(ds_rng_manual_seed_all(31));
+    ok(ds_stream_create(&(ds_stream_desc){ .device = second }, &s));
+    uint32_t *p = room(second, 64, s);
+    ok(ds_stream_synchronize(s));
+    harness_warm_up();
+    ok(ds_capture_begin(s, DS_CAPTURE_THREAD_LOCAL));
+    ok(ds_rng_bits(own, ds_uint32(), p, 16, s));
+    assert_int_equal(ds_rng_manual_seed_all(32), DS_ERR_CAPTURE_UNSUPPORTED);
+    ok(ds_rng_initial_seed(dev(), &first));
+    ok(ds_rng_initial_seed(second, &last));
+    assert_int_equal(first, 31);
+    assert_int_equal(last, 31);
+    ok(ds_rng_manual_seed_all(31)); /* that which they have */
+    ok(ds_capture_end(s, &g));
+    ok(ds_graph_destroy(g));
+    ok(ds_free(p));
+    ok(ds_stream_destroy(s));
+}
+
+/* An executable that becomes another graph, or whose child does, takes the words of the new one. */
+static void test_an_executable_that_is_updated_takes_the_new_fills_words(void **state) {
+    (void)state;
+    ds_graph g[2], parent;
+    ds_graph_exec x, y;
+    ds_graph_node child;
+    ds_stream s;
+    ds_rng r = rng_at(24, DS_RNG_ELEMENT);
+    ok(ds_stream_create(&(ds_stream_desc){ .device = dev() }, &s));
+    uint32_t *p = room(dev(), 64, s);
+    ok(ds_stream_synchronize(s));
+    harness_warm_up();
+    for (size_t i = 0; i < 2; i++) {
+        ok(ds_capture_begin(s, DS_CAPTURE_THREAD_LOCAL));
+        ok(ds_rng_bits(r, ds_uint32(), p, i ? 4 : 16, s));
+        ok(ds_capture_end(s, &g[i]));
+    }
+    ok(ds_graph_create(&(ds_graph_desc){ .device = dev() }, &parent));
+    ok(ds_graph_add(parent, &(ds_node_desc){ .kind = DS_NODE_CHILD, .u.child = g[0] }, NULL, 0, &child));
+    ok(ds_graph_instantiate(g[0], NULL, &x));
+    ok(ds_graph_instantiate(parent, NULL, &y));
+    ok(ds_graph_launch(x, s));
+    ok(ds_graph_launch(y, s));
+    assert_int_equal(offset_of(r), 32);
+    ok(ds_graph_exec_update(x, g[1], NULL));
+    ok(ds_graph_exec_set_node(y, child, &(ds_node_desc){ .kind = DS_NODE_CHILD, .u.child = g[1] }));
+    ok(ds_graph_destroy(g[0]));
+    ok(ds_graph_destroy(g[1]));
+    ok(ds_graph_destroy(parent));
+    for (uint64_t i = 0; i < 4; i++) {
+        ok(ds_graph_launch(i % 2 ? x : y, s));
+        assert_int_equal(offset_of(r), 32 + 4 * (i + 1));
+        uint32_t *words = back(p, 64, s);
+        for (uint64_t k = 0; k < 4; k++) assert_int_equal(words[k], word_at(24, 32 + 4 * i + k));
+        for (uint64_t k = 4; k < 16; k++) assert_int_equal(words[k], word_at(24, 16 + k)); /* of the second launch */
+        free(words);
+    }
+    ok(ds_graph_exec_destroy(x));
+    ok(ds_graph_exec_destroy(y));
+    ok(ds_rng_destroy(r));
+    ok(ds_free(p));
+    ok(ds_stream_destroy(s));
+}
+
+/* A submission that fails, whichever it is, takes no words, and those after it have them in order. */
+static void test_a_launch_that_fails_gives_its_words_back(void **state) {
+    (void)state;
+    int failed = 0, quiet = 0;
+    for (int n = 1; quiet < 5; n++) { /* events are recorded in between, of which nobody hears */
+        char fault[32];
+        scene c;
+        snprintf(fault, sizeof fault, "submit:%d", n + 4); /* behind the two fills of memory and the two that are captured */
+        harness_restart(&(ds_init_desc){ .layers = "fault", .fault = fault });
+        record_scene(&c, 90);
+        uint64_t offset = 0;
+        int met = 0;
+        for (int i = 0; i < 4; i++) {
+            ds_result r = i == 2 ? ds_rng_bits(c.r, ds_uint32(), c.a, 3, c.s) : ds_graph_launch(c.x, c.s);
+            if (r == DS_OK) {
+                offset += i == 2 ? 4 : 108;
+            } else {
+                if (r != DS_ERR_DRIVER) fail_msg("launch %d, %s: %s", i, fault, ds_last_error());
+                says("fault");
+                met = 1;
+                failed++;
+            }
+            assert_int_equal(offset_of(c.r), offset);
+        }
+        quiet = met ? 0 : quiet + 1;
+        if (met) { /* else the fault may be still to come */
+            ok(ds_graph_launch(c.x, c.s));
+            expect_words(&c, 90, offset);
+        }
+        ok(ds_graph_exec_destroy(c.x));
+        ok(ds_rng_destroy(c.r));
+        end_scene(&c);
+    }
+    if (failed < 7) fail_msg("only %d submissions could fail", failed); /* three launches of a state and a graph, and a fill */
+    harness_restart(NULL);
+}
+
 /* ---- bad input ---- */
 
 static void test_wrong_fills_are_refused_and_take_nothing(void **state) {
@@ -908,6 +1114,12 @@ static void test_wrong_fills_are_refused_and_take_nothing(void **state) {
     REFUSED(DS_ERR_INVALID_VALUE, "elements 5 to 15 of 10", ds_rng_fill(r, &(ds_rng_fill_desc){ .kind = DS_RNG_BITS, .dtype = ds_uint8(), .out = p, .count = 10, .first = 5, .total = 10 }, s));
     REFUSED(DS_ERR_INVALID_VALUE, "no fill 9", ds_rng_fill(r, &(ds_rng_fill_desc){ .kind = (ds_rng_kind)9, .dtype = ds_uint8(), .out = p, .count = 10 }, s));
     REFUSED(DS_ERR_INVALID_VALUE, "desc is NULL", ds_rng_fill(r, NULL, s));
+    REFUSED(DS_ERR_INVALID_VALUE, "probability", ds_rng_bernoulli(r, ds_bool(), p, 10, NAN, s));
+    ok(ds_rng_set_offset(r, INT64_MAX - 3));
+    assert_int_equal(ds_rng_bits(r, ds_uint32(), p, 10, s), DS_ERR_INVALID_VALUE);
+    says("past 2^63");
+    assert_int_equal(offset_of(r), INT64_MAX - 3);
+    ok(ds_rng_set_offset(r, 40));
     ok(ds_rng_create(&(ds_rng_desc){ .device = harness_device(1) }, &there));
     if (harness_device_count() > 1) {
         assert_int_equal(ds_rng_uniform(there, ds_float32(), p, 10, 0, 1, s), DS_ERR_DEVICE_MISMATCH);
@@ -956,6 +1168,11 @@ const struct CMUnitTest tests_rng[] = {
     DS_TEST(test_a_generator_that_is_captured_keeps_its_state, "rng: graphs"),
     DS_TEST(test_graphs_that_come_and_go_leave_nothing, "rng: graphs"),
     DS_TEST(test_a_graph_may_be_left_to_the_shutdown, "rng: graphs"),
+    DS_TEST(test_a_graph_may_draw_from_two_generators, "rng: graphs"),
+    DS_TEST(test_two_captures_may_draw_from_one_generator, "rng: graphs"),
+    DS_TEST(test_seeding_all_is_refused_whole_while_one_is_captured, "rng: graphs"),
+    DS_TEST(test_an_executable_that_is_updated_takes_the_new_fills_words, "rng: graphs"),
+    DS_TEST(test_a_launch_that_fails_gives_its_words_back, "rng: graphs"),
     DS_TEST(test_wrong_fills_are_refused_and_take_nothing, "rng: bad input"),
 };
 const size_t tests_rng_count = sizeof tests_rng / sizeof *tests_rng;

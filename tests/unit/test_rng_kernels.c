@@ -39,7 +39,7 @@ static void run_host(const ds__rng_args *a, unsigned blocks) {
             case DS__RNG_UNIFORM:
                 if (wide) OF(uniform64, a->from, a->to);
                 else if (a->kind == DS__RNG_F32 && a->stride == 1) OF(uniform32, a->from32, a->to32);
-                else OF(uniform, a->from32, a->to32, a->from_bits, a->to_bits, a->kind);
+                else OF(uniform, a->from32, a->scale32, a->from_bits, a->to_bits, a->kind);
                 break;
             case DS__RNG_NORMAL:
                 if (wide) OF(normal64, a->from, a->to); else OF(normal, a->from32, a->to32, a->kind);
@@ -90,6 +90,7 @@ static void test_all_forms_give_the_same_bits(void **state) {
         if (a.what == DS__RNG_EXPONENTIAL) a.from = 0.1 + pick(5);
         a.from32 = (float)a.from;
         a.to32 = (float)a.to;
+        a.scale32 = a.to32 - a.from32;
         if (a.kind >= DS__RNG_F16 && a.kind < DS__RNG_F64) { a.from_bits = ds__rng_narrow(a.from32, a.kind); a.to_bits = ds__rng_narrow(a.to32, a.kind); }
         a.low = a.what == DS__RNG_BERNOULLI ? 1 : pick(1000);
         a.range = a.what == DS__RNG_BERNOULLI ? (uint64_t)pick(1u << 24) << 8 : (uint64_t)(1 + pick(1u << 24)) << pick(9);
@@ -124,7 +125,7 @@ static void test_large_fills_have_the_bits_of_small_ones(void **state) {
     const size_t n = (size_t)9 << 20;
     float *large = aligned_alloc(64, 4 * n), *small = aligned_alloc(64, 4 * n);
     for (int vector = 16; vector <= ds__rng_vector(); vector *= 2) {
-        ds__rng_args a = { .out = large, .seed = 3, .count = n, .rows = n / 4, .stride = 1, .kind = DS__RNG_F32, .to = 1, .to32 = 1, .what = DS__RNG_UNIFORM };
+        ds__rng_args a = { .out = large, .seed = 3, .count = n, .rows = n / 4, .stride = 1, .kind = DS__RNG_F32, .to = 1, .to32 = 1, .scale32 = 1, .what = DS__RNG_UNIFORM };
         ds__rng_part(&a, 0, n, vector);
         a.out = small;
         a.count = 1000;
@@ -262,7 +263,7 @@ static void test_fills_have_their_distribution(void **state) {
     for (int stride = 1; stride <= 65536; stride += 65535)
         for (size_t i = 0; i < 3; i++)
             for (int wide = 0; wide < 2; wide++) {
-                ds__rng_args a = { .out = wide ? (void *)x : (void *)f, .seed = 7 + i, .count = n, .stride = (uint32_t)stride, .kind = wide ? DS__RNG_F64 : DS__RNG_F32, .to = 1, .to32 = 1,
+                ds__rng_args a = { .out = wide ? (void *)x : (void *)f, .seed = 7 + i, .count = n, .stride = (uint32_t)stride, .kind = wide ? DS__RNG_F64 : DS__RNG_F32, .to = 1, .to32 = 1, .scale32 = 1,
                                    .to_bits = 0x3f800000u, .what = fills[i].what };
                 if (a.what == DS__RNG_EXPONENTIAL) a.from = a.from32 = 1;
                 ds__rng_part(&a, 0, n, ds__rng_vector());

@@ -85,7 +85,7 @@ one() { # FOLDER: writes its line of the table to FOLDER/result
         driver=cuda; [ "$test" = cpu ] && driver=cpu
         program "$test" "$part" || return
         [ "$test" = unit ] && part=
-        DS_TEST_DRIVER=$driver DS_TEST_TIMEOUT=20 DEVSTREAM_CPU_DEVICES=2 DS_TEST_LOG= DS_TEST_PLUGIN="$PWD/$built/plugin.so" \
+        DS_TEST_DRIVER=$driver DS_TEST_TIMEOUT=20 DEVSTREAM_CPU_DEVICES=2 DS_TEST_LOG= DS_TEST_PLUGIN="$(realpath "$built/plugin.so")" \
             run "$dir/$test" $part || { verdict BROKEN "$title: no test is called so: $tests"; return; }
         [ -z "$caught" ] || break
     done
