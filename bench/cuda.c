@@ -1,11 +1,12 @@
 /* cuda.c - what devstream adds to a call of cudart: each verb and the bare call in turn, in one process; and how fast the demo's
-   kernels read and ds_comm_reduce_into adds up, beside the device's own copy.
+   kernels read and ds_comm_reduce_into adds up, beside the device's own copy, and random fills beside its own fill.
 
    On a GPU (linked with cudart) the two columns are real calls and the last is the difference. On the stand-in for cudart, in its
    null mode, submissions do nothing, so that little but devstream's own cost is left. Prints a table in Markdown.
    Exit 0, 1 when something failed, 77 without a device. */
 #define DEVSTREAM_IMPLEMENTATION
 #include "../devstream_comm.h"
+#include "../devstream_rng.h"
 #define main demo_main /* the demo's kernels, and devstream with them */
 #include "../examples/demo.c"
 #undef main
@@ -239,6 +240,47 @@ static void sums(void) {
     OK(ds_tensor_free(out));
 }
 
+/* Random numbers of 1 GiB, against a fill with a constant. */
+static void randoms(void) {
+    enum { RUNS = 11, KINDS = 5 };
+    static const char *const titles[KINDS] = { "fill", "uniform float32", "normal float32", "32 random bits", "uniform float32, torch's mapping" };
+    const size_t bytes = (size_t)1 << 30, n = bytes / 4;
+    double gbs[KINDS][RUNS];
+    ds_rng torch, own = { 0 };
+    ds_event begin, end;
+    void *x;
+    OK(ds_alloc(ds_cuda(0), bytes, &x));
+    OK(ds_rng_create(&(ds_rng_desc){ .device = ds_cuda(0), .mapping = DS_RNG_TORCH }, &torch));
+    OK(ds_event_create(DS_EVENT_TIMING, NULL, &begin));
+    OK(ds_event_create(DS_EVENT_TIMING, NULL, &end));
+    for (int r = -2; r < RUNS; r++) /* two to warm up */
+        for (int i = 0; i < KINDS; i++) {
+            double ms;
+            OK(ds_event_record(begin, w.s));
+            switch (i) {
+            case 0: OK(ds_fill(x, 0x3f000000u, 4, n, w.s)); break;
+            case 1: OK(ds_rng_uniform(own, ds_float32(), x, n, 0, 1, w.s)); break;
+            case 2: OK(ds_rng_normal(own, ds_float32(), x, n, 0, 1, w.s)); break;
+            case 3: OK(ds_rng_bits(own, ds_uint32(), x, n, w.s)); break;
+            default: OK(ds_rng_uniform(torch, ds_float32(), x, n, 0, 1, w.s)); break;
+            }
+            OK(ds_event_record(end, w.s));
+            OK(ds_event_synchronize(end));
+            OK(ds_event_elapsed_ms(begin, end, &ms));
+            if (r >= 0) gbs[i][r] = (double)bytes / ms / 1e6;
+        }
+    printf("\n| random numbers, %zu MiB | GB/s | of the fill | at least 85 %% |\n|---|---:|---:|---:|\n", bytes >> 20);
+    for (int i = 0; i < KINDS; i++) {
+        double v = bench_median(gbs[i], RUNS), fill = bench_median(gbs[0], RUNS);
+        if (i == 0) printf("| fill | %.0f | | |\n", v);
+        else printf("| %s | %.0f | %.0f %% | %s |\n", titles[i], v, 100 * v / fill, i > 1 ? "" : v >= 0.85 * fill ? "met" : "**not met**");
+    }
+    OK(ds_rng_destroy(torch));
+    OK(ds_event_destroy(begin));
+    OK(ds_event_destroy(end));
+    OK(ds_free(x));
+}
+
 int main(int argc, char **argv) {
     int devices;
     ds_device_properties p;
@@ -258,6 +300,6 @@ int main(int argc, char **argv) {
            ROUNDS, BATCH);
     printf("| verb / bare call | devstream | bare | own cost | at most %.0f |\n|---|---:|---:|---:|---:|\n", goal);
     ROWS(ROW)
-    if (!standin) { bandwidth(); sums(); }
+    if (!standin) { bandwidth(); sums(); randoms(); }
     return 0;
 }

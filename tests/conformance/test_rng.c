@@ -693,10 +693,13 @@ static void test_each_launch_of_a_graph_takes_numbers_anew(void **state) {
         assert_int_equal(offset_of(c.r), 648);
         ok(ds_stream_destroy(there));
     }
-    ok(ds_rng_destroy(c.r)); /* the graph goes on with it */
+    ok(ds_rng_destroy(c.r)); /* the graph goes on with it, not with one that might lie where it was */
+    ds_rng others[4];
+    for (uint64_t i = 0; i < 4; i++) others[i] = rng_at(52 + i, DS_RNG_ELEMENT);
     ok(ds_graph_launch(c.x, c.s));
     expect_words(&c, 51, 648);
     ok(ds_graph_exec_destroy(c.x));
+    for (int i = 0; i < 4; i++) ok(ds_rng_destroy(others[i]));
     end_scene(&c);
 }
 
