@@ -9,7 +9,7 @@
 
 /* PLAIN: the work of graphs without graphs. HEAPS: the allocator's peers; AGAIN: five passes; CONFS: its other configurations. */
 enum { DEVSTREAM, FIRST_PEER, LIMIT = FIRST_PEER + 4, FIRST_WAY, PLAIN = FIRST_WAY + 6, FIRST_HEAP, AGAIN = FIRST_HEAP + 4, FIRST_CONF,
-       OPENMPI = FIRST_CONF + 3, SOURCES, SAMPLES = 64 };
+       OPENMPI = FIRST_CONF + 3, NUMPY, SOURCES = NUMPY + 2, SAMPLES = 64 };
 enum {
 #define COUNT_(id, plot, title, unit, meaning, goal, note) + 1
     GRAPH_ROWS = BENCH_GRAPH_ROWS(COUNT_),
@@ -24,7 +24,8 @@ static const struct { const char *id, *title; } sources[SOURCES] = {
     {"limit", "limit"}, {"libc 1", "libc, 1 thread"}, {"libc 2", "libc, 2"}, {"rep 1", "rep movsb, 1"}, {"rep 2", "rep movsb, 2"},
     {"stream 1", "non-temporal, 1"}, {"stream 2", "non-temporal, 2"}, {"plain", "enqueued"}, {"glibc", "glibc"},
     {"jemalloc", "jemalloc"}, {"mimalloc", "mimalloc"}, {"tcmalloc", "tcmalloc"}, {"five passes", "five passes"},
-    {"plain conf", "plain"}, {"torch conf", "preset torch"}, {"cupy conf", "preset cupy"}, {"openmpi", "OpenMPI"}};
+    {"plain conf", "plain"}, {"torch conf", "preset torch"}, {"cupy conf", "preset cupy"}, {"openmpi", "OpenMPI"},
+    {"numpy 1", "numpy, 1"}, {"numpy 2", "numpy, 2"}};
 static const bench_row rows[ROWS] = {
 #define BENCH_ROW_(id, plot, title, unit, meaning, goal, note) {#id, title, unit, note, goal, BENCH_##plot, BENCH_##meaning},
     BENCH_ROWS(BENCH_ROW_)
@@ -262,14 +263,16 @@ static void ways_table(FILE *f) {
     snprintf(t[0][0], TEXT, "GB/s written");
     snprintf(t[0][1], TEXT, "devstream");
     for (int s = FIRST_WAY; s < PLAIN; s++) snprintf(t[0][2 + s - FIRST_WAY], TEXT, "%s", sources[s].title);
+    for (int s = 0; s < 2; s++) snprintf(t[0][8 + s], TEXT, "%s", sources[NUMPY + s].title);
     for (int r = 0; r < BENCH_ROW_COUNT; r++) {
         if (rows[r].plot != BENCH_COPY) continue;
         snprintf(t[n][0], TEXT, "%s", rows[r].title);
         number(t[n][1], cells[r][DEVSTREAM].median);
         for (int s = FIRST_WAY; s < PLAIN; s++) number(t[n][2 + s - FIRST_WAY], cells[r][s].median);
+        for (int s = 0; s < 2; s++) number(t[n][8 + s], cells[r][NUMPY + s].median);
         n++;
     }
-    table(f, n, 8, t);
+    table(f, n, 10, t);
 }
 
 static void write_remarks(FILE *f, const char *before) {

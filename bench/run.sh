@@ -118,6 +118,7 @@ main_programs() {
     fi
     build limit limits $cc -std=gnu11 $flags $warn_c bench/limits.c -pthread
     build devstream copies $cc -std=gnu11 $flags $warn_c bench/copies.c $out/devstream.o -pthread
+    if python3 -c 'import numpy' 2>/dev/null; then programs+=("numpy peer_numpy"); else remark numpy "not installed: python3 -m pip install numpy"; fi
 }
 graph_programs() {
     if usable CL/cl.h "$cc -xc" -lOpenCL; then
@@ -153,6 +154,7 @@ run() { # SOURCE PROGRAM [ARGUMENT]; a hang is a failure too
         timeout $most mpirun --allow-run-as-root --oversubscribe -np "$2" "$out/$1" || remark openmpi "failed: $* ended with $?"
         return
     fi
+    if [ "$source" = numpy ]; then timeout $most python3 bench/peer_numpy.py || remark numpy "failed: peer_numpy.py ended with $?"; return; fi
     timeout $most env ${heap[$source]:-} "$out/$@" || remark "$source" "failed: $* ended with $?"
 }
 for ((pass = 1; pass <= passes; pass++)); do
