@@ -5225,7 +5225,7 @@ static ds_result ds__cuda_graph_make(int device, ds__cuda_graph **out) {
 static ds_result ds__cuda_build(const ds__body *b, uint32_t index, const ds__node *fresh, cudaGraphNode_t *nodes, ds__cuda_graph **out) {
     cudaGraphNode_t *after = nodes + b->count;
     ds__cuda_scope scope;
-    ds__cuda_graph *g;
+    ds__cuda_graph *g = NULL;
     ds_result r = ds__cuda_graph_make(b->device.index, &g);
     if (r < 0) return r;
     for (uint32_t i = 0; i < b->count && r == DS_OK; i++) {
