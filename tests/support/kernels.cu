@@ -90,6 +90,29 @@ KERNEL(step4)(uint32_t *v, uint32_t number, uint32_t first, uint32_t count) {
     if (i < count) v[first + i] = v[first + i] * 31 + number;
 }
 
+/* ---- of floats ---- */
+
+/* The matrix c of `columns` columns is a b; item i is element i of it, row by row. */
+KERNEL(matmul)(float *c, const float *a, const float *b, uint32_t inner, uint32_t columns, uint64_t first, uint64_t count) {
+    uint64_t i = GLOBAL_INDEX();
+    if (i >= count) return;
+    uint64_t row = (first + i) / columns, column = (first + i) % columns;
+    float sum = 0;
+#pragma clang loop unroll(disable)
+    for (uint32_t k = 0; k < inner; k++) sum += a[row * inner + k] * b[(uint64_t)k * columns + column];
+    c[first + i] = sum;
+}
+
+KERNEL(add_floats)(float *c, const float *a, const float *b, uint64_t first, uint64_t count) {
+    uint64_t i = GLOBAL_INDEX();
+    if (i < count) c[first + i] = a[first + i] + b[first + i];
+}
+
+KERNEL(multiply_floats)(float *c, const float *a, const float *b, uint64_t first, uint64_t count) {
+    uint64_t i = GLOBAL_INDEX();
+    if (i < count) c[first + i] = a[first + i] * b[first + i];
+}
+
 /* ---- of a grid ---- */
 
 /* Each thread leaves its six indices in one word: blocks above threads. */
