@@ -98,7 +98,10 @@ linked-static:
 endif
 
 unit: cmocka $(UNIT) ## only the unit tests
-	@for test in $(UNIT); do $(RUN) $$test || exit 1; done
+	@rm -f $(LOG)-unit.log
+	@for test in $(UNIT); do \
+	    $(RUN) $$test >$(LOG)-unit.out 2>&1; status=$$?; cat $(LOG)-unit.out; [ $$status -eq 0 ] || exit 1; \
+	    sed -n 's/^\[       OK \] /unit /p' $(LOG)-unit.out >>$(LOG)-unit.log; done
 
 fault: cmocka $(FAULT) ## which calls the CUDA driver makes, and a fault at each of them
 	@for test in $(FAULT); do $(RUN) $$test || exit 1; done
@@ -113,8 +116,8 @@ kernels: ## compile kernels/ to PTX and write it into the files that hold it (cl
 check-gpu: cmocka $(PLUGINS) $(ON_CUDA) $(B)/bench-cuda ## the same tests, probes and benchmarks on a real GPU; writes docs/gpu/
 	@tests/gpu/run.sh $(B)/conformance-static $(B)/bench-cuda
 
-features: ## compare docs/features.md with the tests that were executed
-	@cat $(LOG)-*.log >$(LOG).log && tools/features.sh docs/features.md $(LOG).log devstream.h devstream_cpu.h devstream_alloc.h devstream_comm.h devstream_rng.h
+features: ## compare docs/features.md with its names, the headers and the tests that were executed
+	@cat $(LOG)-*.log >$(LOG).log && tools/features.sh docs/features.md $(LOG).log docs/reference-names.txt devstream.h devstream_cpu.h devstream_alloc.h devstream_comm.h devstream_rng.h
 
 compile-matrix: build/single/devstream.h ## every way to include the headers, and the single file
 	@export JOBS=$(JOBS); tests/compile/run.sh; two=$$?; tests/compile/run.sh build/single && [ $$two -eq 0 ]

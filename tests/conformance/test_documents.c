@@ -633,6 +633,89 @@ static void test_torch_cuda_measures_the_peak_of_each_iteration(void **state) {
     finish();
 }
 
+static int keep_text(const char *text, size_t size, void *user) {
+    char *kept = user;
+    size_t length = strlen(kept), room = 20000 - 1 - length;
+    strncat(kept, text, size < room ? size : room);
+    return 0;
+}
+
+/* "It uses the current device, given by current_device(), if device is None": of all that have such a parameter. */
+static void expect_figures(ds_device d, size_t bytes) {
+    ds_mem_stats stats = { .size = sizeof stats };
+    assert_int_equal(ds_mem_allocated(d), bytes);
+    assert_int_equal(ds_mem_max_allocated(d), bytes);
+    assert_int_equal(!ds_mem_reserved(d), !bytes);
+    assert_int_equal(ds_mem_max_reserved(d), ds_mem_reserved(d));
+    assert_int_equal(ds_mem_cached(d), ds_mem_reserved(d));
+    assert_int_equal(ds_mem_max_cached(d), ds_mem_reserved(d));
+    ok(ds_mem_get_stats(d, &stats));
+    assert_int_equal(stats.allocated_bytes[DS_STAT_ALL].current, bytes);
+}
+static void expect_the_same_device(ds_device none, ds_device d) {
+    ds_device_properties p, q;
+    char name[2][128];
+    int major[2], minor[2];
+    ds_stream s[4];
+    ok(ds_device_get_properties(none, &p));
+    ok(ds_device_get_properties(d, &q));
+    assert_memory_equal(p.uuid, q.uuid, sizeof p.uuid);
+    for (int i = 0; i < 2; i++) {
+        ok(ds_device_name(i ? d : none, name[i], sizeof name[i]));
+        ok(ds_device_capability(i ? d : none, &major[i], &minor[i]));
+        ok(ds_stream_current(i ? d : none, &s[i]));
+        ok(ds_stream_default(i ? d : none, &s[2 + i]));
+    }
+    assert_string_equal(name[0], name[1]);
+    assert_true(major[0] == major[1] && minor[0] == minor[1] && ds_stream_equal(s[0], s[1]) && ds_stream_equal(s[2], s[3]));
+    assert_true(is_on(s[0], d) && is_on(s[2], d));
+}
+static void test_torch_cuda_means_the_current_device_where_none_is_named(void **state) {
+    static char text[2][20000];
+    ds_device none = ds_device_current();
+    uint64_t seed;
+    double fraction;
+    (void)state;
+    begin(PRESET_TORCH);
+    for (int i = 0; i < 2; i++) {
+        ds_device d = harness_device(i), other = harness_device(1 - i);
+        ok(ds_device_set(d));
+        expect_the_same_device(none, d);
+        ds_stream s = harness_stream(i, DS_STREAM_NON_BLOCKING);
+        void *p = block(MIB, s);
+        expect_figures(none, MIB);
+        expect_figures(d, MIB);
+        if (other.index != d.index) expect_figures(other, 0); /* each device counts for itself */
+        text[0][0] = text[1][0] = 0;
+        for (int k = 0; k < 2; k++) ok(ds_mem_summary(k ? d : none, 0, keep_text, text[k]));
+        assert_string_equal(text[0], text[1]);
+        text[0][0] = text[1][0] = 0;
+        for (int k = 0; k < 2; k++) ok(ds_mem_list_processes(k ? d : none, keep_text, text[k]));
+        assert_string_equal(text[0], text[1]);
+        gate g = { 0 };
+        uint64_t *h = word(1);
+        gate_close(s, &g);
+        fold(s, h, 1);
+        assert_int_equal(ds_stream_query(s), DS_NOT_READY);
+        gate_open(&g);
+        ok(ds_device_synchronize(none));
+        assert_true(*h == fold_host(1, 1));
+        ok(ds_rng_manual_seed(none, 100 + (uint64_t)i));
+        ok(ds_rng_initial_seed(d, &seed));
+        assert_int_equal(seed, 100 + i);
+        ok(ds_mem_set_fraction(none, 0.5));
+        ok(ds_mem_get_fraction(d, &fraction));
+        assert_true(fraction == 0.5);
+        ok(ds_mem_set_fraction(none, 1));
+        ok(ds_mem_free(p));
+        end_streams(1, &s);
+        ok(ds_mem_empty_cache(d, NULL));
+        ok(ds_mem_reset_max_allocated(none));
+        expect_figures(d, 0);
+    }
+    finish();
+}
+
 static void test_torch_cuda_names_its_statistics(void **state) {
     static const char *const quantity[] = { "allocated", "allocated_bytes", "segment", "reserved_bytes", "active", "active_bytes",
                                             "inactive_split", "inactive_split_bytes" };
@@ -667,13 +750,6 @@ static void test_torch_cuda_names_its_statistics(void **state) {
     ok(ds_mem_free(large));
     end_streams(1, &s);
     finish();
-}
-
-static int keep_text(const char *text, size_t size, void *user) {
-    char *kept = user;
-    size_t length = strlen(kept), room = 20000 - 1 - length;
-    strncat(kept, text, size < room ? size : room);
-    return 0;
 }
 
 /* "This can be useful to display periodically during training, or when handling out-of-memory exceptions." */
@@ -868,6 +944,7 @@ const struct CMUnitTest tests_documents[] = {
     DS_TEST(test_torch_cuda_times_work_with_events, "documents: torch.cuda.Event.elapsed_time"),
     DS_TEST(test_torch_cuda_records_on_one_device_and_waits_on_any, "documents: torch.cuda.Event"),
     DS_TEST(test_torch_cuda_measures_the_peak_of_each_iteration, "documents: torch.cuda.max_memory_allocated, reset_max_memory_cached"),
+    DS_TEST(test_torch_cuda_means_the_current_device_where_none_is_named, "documents: torch.cuda, device=None"),
     DS_TEST(test_torch_cuda_names_its_statistics, "documents: torch.cuda.memory_stats"),
     DS_TEST(test_torch_cuda_prints_memory_when_a_limit_is_reached, "documents: torch.cuda.memory_summary, list_gpu_processes"),
     DS_TEST(test_torch_cuda_seeds_generators_and_sets_their_states, "documents: torch.cuda.manual_seed, get_rng_state, set_rng_state"),
