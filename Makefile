@@ -117,7 +117,7 @@ check-gpu: cmocka $(PLUGINS) $(ON_CUDA) $(B)/bench-cuda ## the same tests, probe
 	@tests/gpu/run.sh $(B)/conformance-static $(B)/bench-cuda
 
 features: ## compare docs/features.md with its names, the headers and the tests that were executed
-	@cat $(LOG)-*.log >$(LOG).log && tools/features.sh docs/features.md $(LOG).log docs/reference-names.txt devstream.h devstream_cpu.h devstream_alloc.h devstream_comm.h devstream_rng.h
+	@cat $(LOG)-*.log >$(LOG).log && tools/features.sh docs/features.md $(LOG).log docs/reference-names.txt docs/migration.md devstream.h devstream_cpu.h devstream_alloc.h devstream_comm.h devstream_rng.h
 
 compile-matrix: build/single/devstream.h ## every way to include the headers, and the single file
 	@export JOBS=$(JOBS); tests/compile/run.sh; two=$$?; tests/compile/run.sh build/single && [ $$two -eq 0 ]

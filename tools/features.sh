@@ -1,19 +1,20 @@
 #!/bin/sh
 # Checks docs/features.md against what is there, not against names in it:
-#     features.sh docs/features.md executed.log docs/reference-names.txt header...
+#     features.sh docs/features.md executed.log docs/reference-names.txt docs/migration.md header...
 # Rows are | function of a reference | our function | test | drivers; remarks |.
 # - Every ds_ or DS_ name of the second column must be declared in a header; "-" there needs a remark that says why.
 # - Every test_ name of the third, at least one, must stand in the log of executed tests ("<driver> <test> ...") for each
 #   driver that the fourth column names (cpu, cuda, unit); one behind which "(cpu)" or "(cuda)" stands, for that driver only.
 # - Every name of the list must be in the first column of its section, and every name there in the list.
 # - Every public function of the headers must be in the second column of some row.
+# - Every ds_ or DS_ name of the migration page must be declared in a header.
 set -eu
-page=$1 log=$2 names=$3
-shift 3
-for file in "$page" "$names"; do [ -e "$file" ] || { echo "features: $file is not there"; exit 1; }; done
+page=$1 log=$2 names=$3 migration=$4
+shift 4
+for file in "$page" "$names" "$migration"; do [ -e "$file" ] || { echo "features: $file is not there"; exit 1; }; done
 [ -e "$log" ] || { echo "features: $log is not there: run the conformance tests first"; exit 1; }
 
-cat "$@" | awk -v page="$page" -v log_name="$log" -v list="$names" '
+cat "$@" | awk -v page="$page" -v log_name="$log" -v list="$names" -v migration="$migration" '
 BEGIN {
     while ((getline line < log_name) > 0) { split(line, word, /[ \t]+/); ran[word[1] " " word[2]] = 1; driver[word[1]] = 1 }
     while ((getline line < list) > 0) {
@@ -68,6 +69,11 @@ END {
         if (drivers ~ /cuda/ && "cuda" in driver) check(on_cuda, "test_[A-Za-z0-9_]+", ran, "was not executed on cuda (" log_name ")", "cuda ")
         if (drivers ~ /unit/ && "unit" in driver) check(cell[4], "test_[A-Za-z0-9_]+", ran, "is no unit test that was executed (" log_name ")", "unit ")
     }
+    number = 0
+    while ((getline line < migration) > 0) {
+        number++
+        check(line, "(ds|DS)_[A-Za-z0-9_]+", declared, "is not declared in a header", "", migration)
+    }
     for (i = 1; i <= names_listed; i++)
         if (!(order[i] in in_row)) {
             split(order[i], part, SUBSEP)
@@ -86,7 +92,7 @@ END {
     printf "features: %d rows, %d names of the documents, %d public functions, %d names checked, %d wrong\n", rows, names_listed, functions, names, bad
     exit bad > 0
 }
-function wrong(text) { print page ":" number ": " text; bad++ }
+function wrong(text, file) { print (file == "" ? page : file) ":" number ": " text; bad++ }
 # The names of a first cell; in Markdown they may have backslashes.
 function look_up(text,    part, parts, i) {
     gsub(/\\/, "", text)
@@ -100,11 +106,11 @@ function look_up(text,    part, parts, i) {
 function mark(text) {
     while (match(text, /ds_[A-Za-z0-9_]+/)) { marked[substr(text, RSTART, RLENGTH)] = 1; text = substr(text, RSTART + RLENGTH) }
 }
-function check(text, pattern, known, complaint, prefix,    name) {
+function check(text, pattern, known, complaint, prefix, file,    name) {
     while (match(text, pattern)) {
         name = substr(text, RSTART, RLENGTH)
         text = substr(text, RSTART + RLENGTH)
         names++
-        if (!((prefix name) in known)) wrong(name " " complaint)
+        if (!((prefix name) in known)) wrong(name " " complaint, file)
     }
 }'
