@@ -44,7 +44,7 @@ endif
 PLUGINS     := $(B)/plugin.so $(B)/nvml.so $(B)/nvml-old.so
 TEST_ENV    := DEVSTREAM_CPU_DEVICES=2 DS_TEST_PLUGIN=$(abspath $(B)/plugin.so)
 
-.PHONY: help demo train examples check conformance conformance-cuda conformance-linked linked-shared linked-static unit fault mutants kernels check-gpu features build-tests compile-matrix asan tsan model bench docs \
+.PHONY: help demo train examples check conformance conformance-cuda conformance-linked linked-shared linked-static unit fault mutants kernels check-gpu features build-tests compile-matrix pages asan tsan model bench docs \
         amalgamate lint install-deps cmocka clean force
 .DELETE_ON_ERROR:
 .SECONDARY:
@@ -121,6 +121,9 @@ features: ## compare docs/features.md with its names, the headers and the tests 
 
 compile-matrix: build/single/devstream.h ## every way to include the headers, and the single file
 	@export JOBS=$(JOBS); tests/compile/run.sh; two=$$?; tests/compile/run.sh build/single && [ $$two -eq 0 ]
+
+pages: ## what README and the guide pages show: compile and run it, look up what it names
+	@ONLY='pages\|\.md:' tests/compile/run.sh
 
 # Where addresses are too random for ThreadSanitizer it dies at its start, so randomisation is off if that is allowed.
 tsan: export TSAN_OPTIONS ?= second_deadlock_stack=1

@@ -3,7 +3,7 @@
 #     run.sh [--fast] [folder with the headers]
 # One line per case and a closing count; the exit status is 1 when a case failed. --fast takes only CC and few dialects.
 # Environment: CC (cc), JOBS at once (2), CUDA_HOME (skipped when empty), OBJECT: the implementation, compiled by CC with -O2 and
-# these warnings, for --fast, which compiles one itself without it.
+# these warnings, for --fast, which compiles one itself without it; ONLY: a pattern of the cases wanted, e.g. 'pages\|\.md' (make pages).
 # Compiling the implementation takes seconds, with the optimiser many, so cases share objects, and what only the compiler's
 # first half can notice stops there (-fsyntax-only). Warnings that need the optimiser are looked for once per compiler and level.
 set -u
@@ -36,6 +36,7 @@ END
 have() { command -v "$1" >/dev/null 2>&1; }
 n=0 round=2
 t() { # t NAME COMMANDS: one case
+    [ -z "${ONLY:-}" ] || [ "$1" = "$CC -O0, implementation" ] || echo "$1" | grep -q "$ONLY" || return 0
     n=$((n + 1))
     mkdir "$dir/$n"
     echo "$label$1" >"$dir/$n/name"
@@ -170,16 +171,6 @@ elif [ -e "$root/README.md" ]; then
     t "README: its program is examples/hello.c" "
         awk -v want=program -f \$T/extract.awk \$root/README.md >program.c
         sed -n '/DEVSTREAM_IMPLEMENTATION/,\$p' \$root/examples/hello.c | diff program.c -"
-    [ -n "$fast$label" ] || t "README: its program with its command: runs" "
-        cp \$I/*.h .
-        command=\$(awk -v want=command -f \$T/extract.awk \$root/README.md)
-        file=\$(echo \"\$command\" | tr ' ' '\n' | grep '\.c\$' | head -n 1)
-        [ -n \"\$file\" ] || { echo 'README.md has no compile command'; exit 1; }
-        mkdir -p \"\$(dirname \"\$file\")\"
-        awk -v want=program -f \$T/extract.awk \$root/README.md >\"\$file\"
-        eval \"\$command\"
-        ran=; for f in *; do if [ -f \"\$f\" ] && [ -x \"\$f\" ]; then ./\"\$f\"; ran=1; fi; done
-        [ -n \"\$ran\" ]"
 else
     skip "README.md: not there"
 fi
@@ -192,41 +183,61 @@ fi
 [ -n "$fast$label" ] || t "examples: train recognises 95 % of the digits, with the same weights on one device and on four: runs" "
     $CC -std=c11 -O2 \$C \$root/examples/train.c -o train -pthread
     ./train \$root/examples/data/digits.csv >out && grep -q 'bit for bit' out"
-[ -n "$fast$label" ] || t "docs/collectives.md: its fragments are one program: runs" "
-    { printf '%s\n' '#define DEVSTREAM_IMPLEMENTATION' '#include \"devstream_comm.h\"' '#include <stdio.h>' \\
-          '#define CHECK(call) do { if ((call) < 0) { puts(ds_last_error()); return 1; } } while (0)' 'int main(void) {'
-      awk -v want=fragments -f \$T/extract.awk \$root/docs/collectives.md
-      echo 'return ds_shutdown() < 0; }'; } >app.c
-    $CC -std=c11 \$C app.c -o app -pthread
-    DEVSTREAM_CPU_DEVICES=4 DEVSTREAM_LOG=2 ./app 2>log
-    ! grep 'not freed' log"
-[ -n "$fast$label" ] || t "docs/random.md: its fragments are one program: runs" "
-    { printf '%s\n' '#define DEVSTREAM_IMPLEMENTATION' '#include \"devstream_rng.h\"' '#include <stdio.h>' \\
-          '#define CHECK(call) do { if ((call) < 0) { puts(ds_last_error()); return 1; } } while (0)' 'int main(void) {' \\
-          'ds_device device = ds_device_current(); ds_stream stream; void *x;' 'CHECK(ds_stream_create(NULL, &stream)); CHECK(ds_alloc(device, 4000, &x));'
-      awk -v want=fragments -f \$T/extract.awk \$root/docs/random.md
-      echo 'CHECK(ds_free(x)); CHECK(ds_stream_destroy(stream)); return ds_shutdown() < 0; }'; } >app.c
-    $CC -std=c11 \$C app.c -o app -pthread
-    DEVSTREAM_LOG=2 ./app 2>log && [ ! -s log ]"
-[ -n "$fast$label" ] || t "docs/ranges.md: its fragments are one program: runs" "
-    { printf '%s\n' '#define DEVSTREAM_IMPLEMENTATION' '#include \"devstream.h\"' '#include <stdio.h>' \\
-          '#define CHECK(call) do { if ((call) < 0) { puts(ds_last_error()); return 1; } } while (0)'
-      sed -n '/^static void show_range/,/^}/p' \$root/docs/ranges.md
-      echo 'int main(void) {'
-      awk -v want=fragments -f \$T/extract.awk \$root/docs/ranges.md
-      echo 'return ds_shutdown() < 0; }'; } >app.c
-    $CC -std=c11 \$C app.c -o app -pthread
-    ./app >out && grep -q 'uploads of the second half' out && grep -q 'power draw of cpu:0' out"
-[ -n "$fast$label" ] || t "docs/plans.md: its fragments are one program: runs" "
-    { printf '%s\n' '#define DEVSTREAM_IMPLEMENTATION' '#include \"devstream_comm.h\"' '#include <stdio.h>' \\
-          '#define CHECK(call) do { if ((call) < 0) { puts(ds_last_error()); return 1; } } while (0)' \\
-          'static int print(const char *text, size_t size, void *file) { return fwrite(text, 1, size, file) != size; }' 'int main(void) {'
-      awk -v want=fragments -f \$T/extract.awk \$root/docs/plans.md
-      echo 'return ds_shutdown() < 0; }'; } >app.c
-    $CC -std=c11 \$C app.c -o app -pthread
-    mkdir -p examples && cp -r \$root/examples/machines examples
-    DEVSTREAM_CPU_DEVICES=4 DEVSTREAM_LOG=2 ./app >out 2>log
-    grep -q '^broadcast of 1073741824 bytes' out && ! grep 'not freed' log"
+# The pages. Their C blocks are numbered and linked with an object that is there: pages/NAME.c says where each one stands in a
+# program, for docs/NAME.md; a page without such a file gets default.c, so a new page is covered, or fails here.
+page() { # page PATH
+    name=$(basename "$1" .md)
+    frame=default
+    [ "$1" != "docs/$name.md" ] || [ ! -e "$tests/pages/$name.c" ] || frame=$name
+    t "$1: its C blocks compile and run" "
+        awk -v want=blocks -v page=$1 -f \$T/extract.awk \$root/$1
+        frame=\$T/pages/$frame.c blocks=
+        for block in [0-9]*.c; do
+            [ -e \$block ] || break
+            blocks=1
+            grep -q \"^#include \\\"\\(all\\|\${block%.c}\\).c\\\"\" \$frame || { echo \"\$block, see \$(head -n 1 \$block), is not in \$frame\"; exit 1; }
+        done
+        ln -s \$root/examples examples
+        for program in program*.c \${blocks:+\$frame}; do
+            [ -e \$program ] || continue
+            sed '/define DEVSTREAM_IMPLEMENTATION/d' \$program >app.c
+            $CC -std=c11 \$C -I. -I\$T/pages app.c $impl -o app -pthread
+            rm -f out && DEVSTREAM_CPU_DEVICES=4 DEVSTREAM_LOG=2 ./app >out 2>log || { cat log; exit 1; }
+            if grep 'not freed\\|not destroyed' log; then exit 1; fi
+        done
+        [ -e out ]
+        sed -n 's,^.*expect: ,,; T; s, *\*/\$,,; p' \$frame >expected
+        while read -r line; do grep -qF \"\$line\" out || { echo \"it does not say '\$line'\"; exit 1; }; done <expected"
+}
+if [ -z "$fast$label" ]; then
+    for file in $(cd "$root" && find . -name build -prune -o -name '*.md' -print | sed 's,^\./,,' | sort); do
+        if grep -q '^```c[[:space:]]*$\|^```cuda' "$root/$file"; then page "$file"; fi
+    done
+    # Each command once: app.c is README's program, scale.cu a page's device code. What is not installed is not run.
+    t "pages: their compile commands run" "
+        cp \$I/*.h . && cp -r \$root/kernels . && cp \$root/examples/hello.c app.c
+        awk -v want=blocks -v page=docs/cuda.md -f \$T/extract.awk \$root/docs/cuda.md && cp 1.cu scale.cu
+        for file in \$root/README.md \$root/docs/*.md; do awk -v want=commands -f \$T/extract.awk \$file; done |
+            grep '^\\(cc\\|clang\\|nvcc\\) ' | sort -u >commands
+        ran=0
+        while read -r command; do
+            case \$command in
+            *CUDA_HOME*) [ -n \"\$CUDA_HOME\" ] || continue ;;
+            nvcc*) # with CUDA's own words for those of device.h, as the page says
+                [ -n \"\$CUDA_HOME\" ] || continue
+                PATH=\$CUDA_HOME/bin:\$PATH
+                { echo '#include <stdint.h>'; echo '#define KERNEL(name) extern \"C\" __global__ void name'
+                  echo '#define GLOBAL_INDEX() (blockIdx.x * blockDim.x + threadIdx.x)'; grep -v device.h 1.cu; } >scale.cu ;;
+            clang*) command -v clang >/dev/null || continue; cp 1.cu scale.cu ;;
+            esac
+            rm -f app scale.ptx
+            eval \"\$command\"
+            if [ -e app ]; then ./app | grep -q 'hello from the stream, world'; else grep -q 'entry scale' scale.ptx; fi
+            ran=\$((ran + 1))
+        done <commands
+        [ \$ran -gt 0 ]"
+    t "pages: fences, links, make targets and files that they name are there" "\$T/pages.sh \$root"
+fi
 
 if [ -n "$fast$label" ]; then :
 elif have musl-gcc; then
@@ -289,7 +300,7 @@ fi
 
 # The headers of other versions, whose signatures differ. One version alone does not show that; being offline is no excuse.
 versions=
-if [ -z "$fast" ] && [ -z "$label" ]; then
+if [ -z "$fast$label${ONLY:-}" ]; then
     CUDA_HOME="$CUDA_HOME" "$root/tools/cuda-headers.sh" >"$dir/headers"
     while IFS=': ' read -r _ _ v where; do
         case $where in build/*) ;; *) echo "CUDA headers $v: $where"; continue ;; esac
@@ -323,7 +334,7 @@ END
 for k in 1 2; do [ ! -e "$dir/round$k" ] || xargs -P "${JOBS:-2}" -n 1 sh "$dir/one" <"$dir/round$k"; done
 
 # Not a test: what an include costs, against a file with <stdio.h> alone, the best of three; and the implementation, beside others.
-if [ -z "$fast$label" ] && [ "$(date +%N)" != N ]; then
+if [ -z "$fast$label${ONLY:-}" ] && [ "$(date +%N)" != N ]; then
     best() {
         for k in 1 2 3; do a=$(date +%s%N); "$@" 2>/dev/null || return; echo $((($(date +%s%N) - a) / 1000000)); done | sort -n | head -n 1
     }

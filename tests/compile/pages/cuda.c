@@ -1,0 +1,31 @@
+/* expect: cpu   taken */
+#include "page.h"
+
+static int scale(size_t first, size_t count, const void *args);
+static const char scale_ptx[] = "what clang writes";
+#include "2.c"
+static int scale(size_t first, size_t count, const void *args) {
+    const scale_args *a = args;
+    for (size_t i = first; i < first + count; i++) a->x[i] *= a->factor;
+    return 0;
+}
+
+int main(void) {
+#include "1.c"
+    puts(text);
+    float *x;
+    void *memory;
+    ds_stream s;
+    ds_kernel k;
+    CHECK(ds_stream_default(ds_device_current(), &s));
+    CHECK(ds_host_alloc(100 * sizeof *x, &memory));
+    x = memory;
+    x[99] = 21;
+    CHECK(ds_kernel_create(&desc, &k));
+    CHECK(ds_launch(k, 100, (&(scale_args){ x, 2 }), sizeof(scale_args), s));
+    CHECK(ds_stream_synchronize(s));
+    EXPECT(x[99] == 42);
+    CHECK(ds_kernel_destroy(k));
+    CHECK(ds_host_free(memory));
+    return ds_shutdown() < 0;
+}
