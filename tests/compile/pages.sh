@@ -3,11 +3,13 @@
 # - each fence has a language (c blocks are compiled and run by run.sh; output is text), and each is closed;
 # - links to files, and to headings, lead somewhere;
 # - `make x` in back quotes or in a sh block is a target;
-# - words in back quotes or in a sh block that begin with a folder of the project are files or patterns of files.
+# - words in back quotes or in a sh block that begin with a folder of the project are files or patterns of files;
+# - names in back quotes that begin with ds_, DS_ or DEVSTREAM_ stand in the sources, and words that begin with >> are sections.
 # Prints what is wrong, and exits with 1 then.
 set -u
 root=${1:-$(dirname "$0")/../..}
 cd "$root" || exit 1
+sources=$(find . -name build -prune -o -name .git -prune -o \( -name '*.[ch]' -o -name '*.cu' -o -name Makefile -o -name '*.sh' \) -print)
 pages=$(find . -name build -prune -o -name '*.md' -print | sed 's,^\./,,' | sort)
 targets=" $(sed -n 's/^\([a-z-][a-z -]*\):.*/\1/p' Makefile | tr '\n' ' ') "
 folders=$(find . -mindepth 1 -maxdepth 1 -type d ! -name build ! -name .git | sed 's,^\./,,' | tr '\n' '|')
@@ -21,6 +23,25 @@ awk -v folders="${folders%|}" '
         if (word[1] == "make") for (i = 2; i <= n && word[i] ~ /^[a-z][a-z-]*$/; i++) say("target", word[i])
         for (i = 1; i <= n; i++) if (word[i] ~ "^(\\./)?(" folders ")/") { sub(/^\.\//, "", word[i]); sub(/:[0-9]+$/, "", word[i]); say("file", word[i]) }
     }
+    function name(text,    prefix) {
+        while (match(text, /(ds|DS|DEVSTREAM)_[A-Za-z0-9_]+[*]?/)) {
+            prefix = substr(text, RSTART, RLENGTH)
+            if (RSTART == 1 || substr(text, RSTART - 1, 1) !~ /[A-Za-z0-9_]/) # not the end of another name
+                if (prefix ~ /[*_]$/ ? !(sub(/[*]$/, "", prefix) + begins(prefix)) : !(prefix in known)) say("name", substr(text, RSTART, RLENGTH))
+            text = substr(text, RSTART + RLENGTH)
+        }
+        if (text ~ /^>>[a-z]/ && !(substr(text, 3) in section)) say("section", text)
+    }
+    function begins(prefix,    word) { for (word in known) if (index(word, prefix) == 1) return 1; return 0 }
+    FILENAME !~ /[.]md$/ {
+        if ((at = index($0, ">>")) && substr($0, at + 2) ~ /^[a-z]/) {
+            at = substr($0, at + 2); sub(/ *(---.*|[*]\/.*)/, "", at); section[at]
+            sub(/:.*/, "", at); section[at]
+            sub(/ .*/, "", at); section[at]
+        }
+        while (match($0, /(ds|DS|DEVSTREAM)_[A-Za-z0-9_]+/)) { known[substr($0, RSTART, RLENGTH)]; $0 = substr($0, RSTART + RLENGTH) }
+        next
+    }
     FNR == 1 { if (inside) print last, "fence open"; inside = 0 }
     { last = FILENAME ":" FNR }
     /^ *```/ {
@@ -31,17 +52,21 @@ awk -v folders="${folders%|}" '
     inside { if (language == "sh") { line = $0; sub(/^\$ /, "", line); sub(/[ \t]+#.*/, "", line); command(line) } ; next }
     {
         n = split($0, quoted, "`")
-        for (i = 2; i <= n; i += 2) command(quoted[i])
+        for (i = 2; i <= n; i += 2) { command(quoted[i]); name(quoted[i]) }
         line = $0
         gsub(/`[^`]*`/, "", line)
         while (match(line, /\]\([^) ]+\)/)) { say("link", substr(line, RSTART + 2, RLENGTH - 3)); line = substr(line, RSTART + RLENGTH) }
     }
-    END { if (inside) print last, "fence open" }' $pages |
+    END { if (inside) print last, "fence open" }' $sources $pages |
 while read -r where kind value; do
     page=${where%%:*}
     case $kind in
     fence)
         echo "$where: a fence of the language '$value': use c, cuda, sh, or text" ;;
+    name)
+        echo "$where: there is no $value in the sources" ;;
+    section)
+        echo "$where: no file has a section '$value'" ;;
     target)
         case $targets in *" $value "*) ;; *) echo "$where: there is no target '$value'" ;; esac ;;
     file)
