@@ -64,8 +64,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/** The version of these headers, major.minor.patch: the first number, */
 #define DEVSTREAM_VERSION_MAJOR 0
+/** the second, */
 #define DEVSTREAM_VERSION_MINOR 1
+/** and the third. */
 #define DEVSTREAM_VERSION_PATCH 0
 
 #if !defined(__linux__)
@@ -73,6 +76,7 @@
 #endif
 
 #ifndef DEVSTREAM_API
+/** What stands in front of every function: yours, if you define it before. */
 #define DEVSTREAM_API
 #endif
 #ifdef DEVSTREAM_STATIC
@@ -84,6 +88,7 @@
 #endif
 /** Results must be looked at; DS_IGNORE says that one is not wanted. */
 #define DS_MUST_USE __attribute__((warn_unused_result))
+/** Makes a call and drops its result. */
 #define DS_IGNORE(call) do { ds_result ds_ignored_ = (call); (void)ds_ignored_; } while (0)
 
 #ifdef __cplusplus
@@ -92,7 +97,7 @@ extern "C" {
 
 /* ---- results ------------------------------------------------------------------------------------------------- */
 
-/* X(name, value, what it means and what to do next) */
+/** X(name, value, what it means and what to do next) */
 #define DS_RESULTS(X) \
     X(DS_OK, 0, "success") \
     X(DS_NOT_READY, 1, "the work is still pending; ask again later or synchronize") \
@@ -662,7 +667,7 @@ typedef struct ds_dtype {
     uint16_t lanes; /**< 1, or more for vectors */
 } ds_dtype;
 
-/* X(name, code, bits, lanes): torch's types and their names, and the rest of DLPack's 8-bit ones. */
+/** X(name, code, bits, lanes): torch's types and their names, and the rest of DLPack's 8-bit ones. */
 #define DS_DTYPES(X) \
     X(bool, DS_CODE_BOOL, 8, 1) X(int8, DS_CODE_INT, 8, 1) X(int16, DS_CODE_INT, 16, 1) X(int32, DS_CODE_INT, 32, 1) X(int64, DS_CODE_INT, 64, 1) \
     X(uint8, DS_CODE_UINT, 8, 1) X(uint16, DS_CODE_UINT, 16, 1) X(uint32, DS_CODE_UINT, 32, 1) X(uint64, DS_CODE_UINT, 64, 1) \
@@ -1211,19 +1216,23 @@ private:
 #else
 #define DS_SCOPE_(var, enter, leave) \
     for (ds_scope var __attribute__((cleanup(leave))) = enter; var.once; var.once = 0)
+/** DS_DEVICE_OF_SCOPE(ptr) { ... }: DS_DEVICE_SCOPE of the pointer's device; for host memory the current device stays. */
 #define DS_DEVICE_OF_SCOPE(ptr) DS_SCOPE_(DS_JOIN_(ds_of_scope_, __LINE__), ds_device_of_scope_enter(ptr), ds_device_scope_leave)
 #define DS_RANGE_SCOPE_(var, enter) \
     for (ds_range_scope var __attribute__((cleanup(ds_range_scope_leave))) = enter; var.once; var.once = 0)
+/** DS_STREAM_SCOPE with flags of ds_stream_push. */
 #define DS_STREAM_SCOPE_FLAGS(stream, flags) \
     DS_SCOPE_(DS_JOIN_(ds_scope_, __LINE__), ds_stream_scope_enter(stream, flags), ds_stream_scope_leave)
+/** DS_DEVICE_SCOPE(device) { ... }: ds_device_push before the block and ds_device_pop however it is left. When the push fails the block
+    is not entered, and ds_last_error() says why. */
 #define DS_DEVICE_SCOPE(device) DS_SCOPE_(DS_JOIN_(ds_scope_, __LINE__), ds_device_scope_enter(device), ds_device_scope_leave)
 #endif
-/* DS_DEVICE_OF_SCOPE(ptr) { ... }: DS_DEVICE_SCOPE of the pointer's device; for host memory the current device stays. */
-/* DS_STREAM_SCOPE(stream) { ... }: ds_stream_push before the block and ds_stream_pop however it is left (break, return and
+/** DS_STREAM_SCOPE(stream) { ... }: ds_stream_push before the block and ds_stream_pop however it is left (break, return and
    goto included). When the push fails the block is not entered, and ds_last_error() says why. */
 #define DS_STREAM_SCOPE(stream) DS_STREAM_SCOPE_FLAGS(stream, 0u)
-/* DS_RANGE_SCOPE("step") { ... }: ds_range_push before the block and its pop however it is left. The block runs in any case. */
+/** DS_RANGE_SCOPE("step") { ... }: ds_range_push before the block and its pop however it is left. The block runs in any case. */
 #define DS_RANGE_SCOPE(text) DS_RANGE_SCOPE_(DS_JOIN_(ds_range_scope_, __LINE__), ds_range_scope_enter(text))
+/** The same with ds_range_push_with. */
 #define DS_RANGE_SCOPE_WITH(desc) DS_RANGE_SCOPE_(DS_JOIN_(ds_range_scope_, __LINE__), ds_range_scope_enter_with(desc))
 
 #ifndef DEVSTREAM_NO_SITES

@@ -359,6 +359,7 @@ typedef enum ds_mem_action {
     DS_ACTION_ALLOC = 0, DS_ACTION_FREE_REQUESTED, DS_ACTION_FREE_COMPLETED, DS_ACTION_SEGMENT_ALLOC, DS_ACTION_SEGMENT_FREE,
     DS_ACTION_SEGMENT_MAP, DS_ACTION_SEGMENT_UNMAP, DS_ACTION_SNAPSHOT, DS_ACTION_OOM, DS_ACTION_ANNOTATION
 } ds_mem_action;
+/** For ds_mem_history_desc.skip; several are put together by |. */
 #define DS_HISTORY_SKIP(action) (1u << (action))
 /** Records what happens from now on, on all devices, with file, line and label. Clears what was recorded. Labels are not copied: those of recorded blocks
     must stay until the next start. */

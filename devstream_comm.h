@@ -134,6 +134,7 @@ typedef struct ds_dlpack_version {
 } ds_dlpack_version;
 /** What devstream writes: 1.1. */
 #define DS_DLPACK_MAJOR 1
+/** Its second number. */
 #define DS_DLPACK_MINOR 1
 /** Flags of ds_managed_tensor_versioned. */
 enum {
@@ -270,7 +271,7 @@ DSDEF DS_MUST_USE ds_result ds_comm_barrier(const ds_stream *streams, size_t cou
    RATE is a number with B/s, KB/s, MB/s, GB/s or TB/s (powers of 1000), TIME one with ns, us or ms.
    A copy takes the way of the least latency, of several the widest; devices forward nothing by themselves. */
 
-/* X(NAME, word, bytes per second and direction, nanoseconds of latency): what a link is when nobody says more. */
+/** X(NAME, word, bytes per second and direction, nanoseconds of latency): what a link is when nobody says more. */
 #define DS_LINK_KINDS(X) \
     X(PCIE, "pcie", 25e9, 500) X(NVLINK, "nvlink", 25e9, 500) X(NVSWITCH, "nvswitch", 370e9, 500) X(SOCKET, "socket", 40e9, 300) \
     X(NETWORK, "network", 50e9, 3000) X(HOST, "host", 100e9, 100)
