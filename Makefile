@@ -146,7 +146,8 @@ docs: ## pages of the reference in build/docs/html; a warning is an error
 	@command -v doxygen >/dev/null || tools/install-deps.sh docs
 	@mkdir -p build/docs
 	@version=$$(sed -n 's/^#define DEVSTREAM_VERSION_[A-Z]* //p' devstream.h | paste -sd .); \
-	    cd docs && DEVSTREAM_VERSION=$$version doxygen Doxyfile
+	    cd docs && doxygen -l ../build/docs/default.xml && awk -f layout.awk ../build/docs/default.xml >../build/docs/layout.xml && \
+	    DEVSTREAM_VERSION=$$version doxygen Doxyfile
 	@echo "docs: build/docs/html/index.html"
 
 amalgamate: build/single/devstream.h ## write the single file build/single/devstream.h

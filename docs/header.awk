@@ -1,20 +1,23 @@
-# What doxygen wants of a header and its reader does not: awk -f header.awk x.h
+# What doxygen wants of a header and its reader does not: awk -v here=(this folder) -f names.awk -f header.awk x.h
 # - the opening comment becomes the page's text, a "---- section ----" a heading over what is declared in it, and a plain comment that
 #   stands by itself the text under that heading, or a heading of its own with its first words;
 # - lists of X(...) become the names that they make; macros that end with _, which are nobody's business, go.
 # Only the declarations: the rest is not looked at.
 
 # Prose as it is, with what doxygen would take for its own escaped; what is indented deeper is a table or code, and stays as it is.
-function prose(line,    deep) {
+function prose(line,    deep, apart) {
     deep = line ~ /^       / && !item && (verbatim || before ~ /(:|^ *)$/)
     if (line ~ /^   - /) item = 1
     else if (line ~ /^(   [^ -]|$)/) item = 0
+    apart = (line ~ /^   [A-Z][a-z ]*(\([^)]*\))?: / || line ~ /^   [A-Z].*:$/) && before !~ /^ *$/ ? "\n" : "" # what has a title begins a paragraph
     before = line
-    if (deep == verbatim) return deep ? line : plain(line)
+    if (deep || verbatim) apart = ""
+    if (deep) sub(/^       /, "", line)
+    if (deep == verbatim) return deep ? line : apart plain(line)
     verbatim = deep
     return deep ? "@verbatim\n" line : "@endverbatim\n" plain(line)
 }
-function plain(line) { sub(/^   /, "", line); gsub(/[\\<>@#*]/, "\\\\&", line); return line }
+function plain(line) { sub(/^   /, "", line); gsub(/[\\<>@#*]/, "\\\\&", line); return linked(line) }
 function over(    s) { s = verbatim ? "\n@endverbatim" : ""; verbatim = item = 0; return s }
 
 BEGIN { verbatim = item = 0 }
@@ -70,4 +73,15 @@ list { items[list] = items[list] $0; if (!/\\$/) { each = list; list = "" } }
 }
 /^#define ([A-Z0-9_]*_[( ]|DSDEF|DSDATA)/ { skip = /\\$/; next }
 skip { skip = /\\$/; next }
-{ before = $0; print }
+{
+    before = $0
+    if (documented = (documented || /\/\*\*/)) { # a comment of this line or of lines before
+        at = index($0, "/**") ? index($0, "/**") : 1
+        code = substr($0, 1, at - 1)
+        $0 = substr($0, at)
+        documented = !/\*\//
+        gsub(/__[a-z_]+__/, "`&`")
+        $0 = code linked($0)
+    }
+    print
+}

@@ -1,4 +1,4 @@
-# What doxygen wants of a page and GitHub must not show: names for pages and headings. awk -v here=(this folder) -f page.awk page.md
+# What doxygen wants of a page and GitHub must not show: names for pages and headings. awk -v here=(this folder) -f names.awk -f page.awk page.md
 # A page's name is its file's, a README's its folder's; a heading's is page-heading, in the spelling of GitHub's anchors.
 function slug(text) { text = tolower(text); gsub(/[^a-z0-9_ -]/, "", text); gsub(/ /, "-", text); return text }
 function page_of(path,    part, n) {
@@ -8,8 +8,6 @@ function page_of(path,    part, n) {
     return tolower(part[n])
 }
 FNR == 1 {
-    root = here
-    sub(/\/docs$/, "", root)
     page = FILENAME == root "/README.md" ? "mainpage" : page_of(FILENAME)
 }
 /^```/ { code = !code }
@@ -24,5 +22,5 @@ FNR == 1 && /^# / { print $0 " {#" page "}"; next }
         done = done substr(line, 1, RSTART) "(#" page_of(substr(link, 1, at - 1)) "-" substr(link, at + 1) ")"
         line = substr(line, RSTART + RLENGTH)
     }
-    print done line
+    print linked(done line)
 }
