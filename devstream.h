@@ -51,6 +51,10 @@
    - Bad input gets a negative result, ds_last_error() says in one sentence what was wrong, and nothing was enqueued.
    - A call blocks only where its comment says so.
    - Handles are small structs, passed by value; a destroyed or invented one is DS_ERR_INVALID_HANDLE, never a crash.
+   - A handle or pointer that a failed call was to give is 0 or NULL.
+   - Any call may also say what no comment repeats: DS_ERR_INVALID_VALUE of a pointer that must not be NULL, a text that has no room or an
+     unknown flag; the results for a device that is not there; DS_ERR_OUT_OF_MEMORY; DS_ERR_DRIVER and DS_ERR_SYSTEM with the code in
+     the sentence; DS_ERR_FAILED on a device that has failed; DS_ERR_FORKED; those of capture (ds_capture_mode).
 
    Known gaps: Linux on x86-64 and aarch64 only. Collectives stay within one process. CPU
    devices share one address space, so a wrong pointer between "devices" is not caught. The CUDA driver has been run
@@ -227,7 +231,7 @@ typedef enum ds_sync_debug_mode {
 DSDEF DS_MUST_USE ds_result ds_sync_debug_set(ds_sync_debug_mode mode);
 /** The same by torch's words, "default", "warn" or "error" (or "0", "1", "2"), as in the environment variable DEVSTREAM_SYNC_DEBUG. */
 DSDEF DS_MUST_USE ds_result ds_sync_debug_set_text(const char *text);
-/** The mode in effect. */
+/** The mode in effect, for all threads. */
 DSDEF DS_MUST_USE ds_result ds_sync_debug_get(ds_sync_debug_mode *out);
 
 /* ---- devices ------------------------------------------------------------------------------------------------- */
@@ -313,7 +317,7 @@ DSDEF DS_MUST_USE ds_result ds_device_set(ds_device device);
 DSDEF DS_MUST_USE ds_result ds_device_push(ds_device device);
 /** Undoes the thread's latest ds_device_push. DS_ERR_ILLEGAL_STATE without one, or when a stream was pushed after it. */
 DSDEF DS_MUST_USE ds_result ds_device_pop(void);
-/** What a device is. */
+/** What a device is. Puts nothing on a GPU and waits for nothing. */
 DSDEF DS_MUST_USE ds_result ds_device_get_properties(ds_device device, ds_device_properties *out);
 /** The name among the properties, copied into out (at most size bytes, always terminated). */
 DSDEF DS_MUST_USE ds_result ds_device_name(ds_device device, char *out, size_t size);
@@ -321,7 +325,7 @@ DSDEF DS_MUST_USE ds_result ds_device_name(ds_device device, char *out, size_t s
 DSDEF DS_MUST_USE ds_result ds_device_capability(ds_device device, int *out_major, int *out_minor);
 /** Writes a uuid as 36 characters and a zero; size must be at least 37. Callable anywhere. */
 DSDEF DS_MUST_USE ds_result ds_uuid_print(const unsigned char uuid[16], char *out, size_t size);
-/** Free and total bytes of a device; either pointer may be NULL. */
+/** Free and total bytes of a device; either pointer may be NULL. On a GPU other processes count too. */
 DSDEF DS_MUST_USE ds_result ds_device_memory_info(ds_device device, size_t *out_free, size_t *out_total);
 /** Blocks until all work of all streams of the device, as of the call, is done. Does not change the current device. */
 DSDEF DS_MUST_USE ds_result ds_device_synchronize(ds_device device);
@@ -392,7 +396,7 @@ static inline ds_stream_desc ds_stream_desc_mindspore(void) { return ds_stream_d
     DS_ERR_INVALID_VALUE: Paddle turns it into normal without a word. */
 DSDEF DS_MUST_USE ds_result ds_priority_from_paddle(int paddle_priority, int *out_priority);
 
-/** Creates a stream. desc may be NULL. */
+/** Creates a stream, which is the caller's to destroy. desc NULL: non-blocking, of priority 0, on the current device. */
 DSDEF DS_MUST_USE ds_result ds_stream_create(const ds_stream_desc *desc, ds_stream *out);
 /** Gives one more owner to a stream that was created or wrapped; each needs its own ds_stream_destroy. */
 DSDEF DS_MUST_USE ds_result ds_stream_retain(ds_stream stream);
@@ -510,19 +514,21 @@ enum {
     DS_EVENT_CUPY = 1           /**< CuPy's default: timing on */
 };
 
-/** Creates an event; it belongs to no device until it is recorded. label may be NULL; it is copied. */
+/** Creates an event; it belongs to no device until it is recorded. label may be NULL; it is copied. DS_ERR_INVALID_VALUE: an interprocess
+    event with timing. */
 DSDEF DS_MUST_USE ds_result ds_event_create(unsigned flags, const char *label, ds_event *out);
-/** The handle becomes invalid; streams that wait for the event still do. Returns at once. */
+/** The handle becomes invalid; streams that wait for the event still do. Returns at once. Graphs keep the events of their nodes. */
 DSDEF DS_MUST_USE ds_result ds_event_destroy(ds_event event);
 /** Marks the present end of the stream's work. A later record replaces it for later waits only. The first record binds
     the event to the stream's device; recording on another one is DS_ERR_DEVICE_MISMATCH. */
 DSDEF DS_MUST_USE ds_result ds_event_record(ds_event event, ds_stream stream);
-/** Creates an event and records it on the stream. */
+/** Creates an event with these flags and records it on the stream; it is the caller's to destroy. */
 DSDEF DS_MUST_USE ds_result ds_stream_record_new(ds_stream stream, unsigned flags, ds_event *out);
 /** Later work on the stream starts after the event's record as of this call, whatever is recorded afterwards. The stream
     may be on another device of the same driver. An unrecorded event is complete. Returns at once. */
 DSDEF DS_MUST_USE ds_result ds_stream_wait_event(ds_stream stream, ds_event event);
-/** Later work on the stream starts after all work put on `other` before this call. Needs no event. */
+/** Later work on the stream starts after all work put on `other` before this call. Needs no event; returns at once. A stream of
+    another driver is DS_ERR_CROSS_DRIVER. */
 DSDEF DS_MUST_USE ds_result ds_stream_wait_stream(ds_stream stream, ds_stream other);
 /** As ds_event_record, but on a capturing stream it becomes a node of the graph, and each launch records the event (as of the
     launch: who waits for it after that call waits for this launch's record). */
@@ -584,7 +590,7 @@ typedef struct ds_pointer_info {
 /** Allocates size bytes of device memory, aligned to 512 (on CUDA: as cudaMalloc does, to 256 at least). Does not wait for any work. size 0 gives NULL and DS_OK.
     Uninitialised. (Plain; devstream_alloc.h has the caching allocator.) */
 DSDEF DS_MUST_USE ds_result ds_alloc(ds_device device, size_t size, void **out);
-/** Allocates height rows of width bytes; *out_pitch is the distance of rows in bytes. */
+/** Allocates height rows of width bytes; *out_pitch is the distance of rows in bytes. Else as ds_alloc. */
 DSDEF DS_MUST_USE ds_result ds_alloc_pitch(ds_device device, size_t width, size_t height, void **out, size_t *out_pitch);
 /** Frees device memory. Blocks until all work of its device is done, as cudaFree does; not that of other devices whose streams
     copy to or from it. NULL is allowed. Anything that is
@@ -595,7 +601,7 @@ DSDEF DS_MUST_USE ds_result ds_free(void *ptr);
 DSDEF DS_MUST_USE ds_result ds_host_alloc(size_t size, void **out);
 /** Frees it; blocks until the work of all devices is done, as cudaFreeHost may. NULL is allowed. */
 DSDEF DS_MUST_USE ds_result ds_host_free(void *ptr);
-/** Pins memory of the caller's. A range that touches a known one is DS_ERR_INVALID_VALUE. */
+/** Pins memory of the caller's, which must stay until ds_host_unregister. A range that touches a known one is DS_ERR_INVALID_VALUE. */
 DSDEF DS_MUST_USE ds_result ds_host_register(void *ptr, size_t size);
 /** Undoes ds_host_register; ptr is the start of the range. Blocks until the work of all devices is done. */
 DSDEF DS_MUST_USE ds_result ds_host_unregister(void *ptr);
@@ -763,7 +769,8 @@ typedef struct ds_grid {
     unsigned shared_bytes; /**< dynamic shared memory of a block */
 } ds_grid;
 
-/** Creates a kernel, for all devices. */
+/** Creates a kernel, for all devices; loads and compiles nothing yet. DS_ERR_INVALID_VALUE: it has no name or no form, an image without the name
+    of its function, or a parameter outside of the argument struct. */
 DSDEF DS_MUST_USE ds_result ds_kernel_create(const ds_kernel_desc *desc, ds_kernel *out);
 /** Makes the kernel ready on a device now (blocks: PTX is compiled for the GPU) instead of at its first launch there.
     DS_ERR_UNSUPPORTED when it has no form for the device; DS_ERR_INVALID_VALUE when the driver refuses the image: the
@@ -874,14 +881,14 @@ typedef struct ds_graph_desc {
     const char *label; /**< for messages; copied; may be NULL */
 } ds_graph_desc;
 
-/** Creates an empty graph. desc may be NULL. */
+/** Creates an empty graph. desc NULL: of the current device. */
 DSDEF DS_MUST_USE ds_result ds_graph_create(const ds_graph_desc *desc, ds_graph *out);
 /** The handle becomes invalid at once. Executables and launches made from the graph live on. DS_ERR_ILLEGAL_STATE while a
     capture makes it. */
 DSDEF DS_MUST_USE ds_result ds_graph_destroy(ds_graph graph);
 /** Makes a copy with the same nodes in the same order, which shares what the graph keeps (user objects, payloads). */
 DSDEF DS_MUST_USE ds_result ds_graph_clone(ds_graph graph, ds_graph *out);
-/** The node of a clone that a node of its original became. */
+/** The node of a clone that a node of its original became. DS_ERR_INVALID_VALUE: it is no clone of the graph that has the node. */
 DSDEF DS_MUST_USE ds_result ds_graph_find_in_clone(ds_graph clone, ds_graph_node node, ds_graph_node *out);
 /** Adds a node that starts after `dependencies` (count of them). On failure nothing is added, and a host node's dtor_fn has
     run. */
@@ -897,7 +904,8 @@ DSDEF DS_MUST_USE ds_result ds_graph_get_edges(ds_graph graph, ds_graph_node *ou
 /** What a node does and where it was made (out_site may be NULL). Pointers in *out are the graph's, until it is changed; dtor_fn
     and the handle of a child are 0. */
 DSDEF DS_MUST_USE ds_result ds_graph_get_node(ds_graph graph, ds_graph_node node, ds_node_desc *out, ds_site *out_site);
-/** Changes what a node does, not its kind; for executables made later, and ds_graph_exec_update. */
+/** Changes what a node does, not its kind; for executables made later, and ds_graph_exec_update. On failure nothing has changed, and a host
+    node's dtor_fn has run. */
 DSDEF DS_MUST_USE ds_result ds_graph_set_node(ds_graph graph, ds_graph_node node, const ds_node_desc *desc);
 /** Hands the graph something to keep: dtor_fn(user) runs once, when the graph and all clones, executables and launches made from it
     since are gone; on whichever thread that happens, so it must not block, and no function of devstream may be called there. Also when
@@ -917,9 +925,9 @@ enum {
 };
 /** Takes a piece of text; not 0: stop, which makes the call fail with DS_ERR_SYSTEM. May not call devstream. */
 typedef int (*ds_write_fn)(const char *text, size_t size, void *user);
-/** Writes the graph in Graphviz' language. */
+/** Writes the graph in Graphviz' language, by calls of write_fn on this thread. */
 DSDEF DS_MUST_USE ds_result ds_graph_dot(ds_graph graph, unsigned flags, ds_write_fn write_fn, void *user);
-/** The same into a file, which it replaces. */
+/** The same into a file, which it replaces. DS_ERR_SYSTEM: it cannot be written. */
 DSDEF DS_MUST_USE ds_result ds_graph_dot_file(ds_graph graph, unsigned flags, const char *path);
 
 /** Flags of executables; the first four have CUDA's numbers. */
@@ -972,7 +980,8 @@ DSDEF DS_MUST_USE ds_result ds_graph_exec_update(ds_graph_exec exec, ds_graph gr
 /** Changes what one node does in later launches; `node` is of the graph from which the executable was made. Neither the kind of the node
     nor, of copies and fills, the kind of memory and its device may change; the priority stays. A child's graph must have the same nodes and dependencies. */
 DSDEF DS_MUST_USE ds_result ds_graph_exec_set_node(ds_graph_exec exec, ds_graph_node node, const ds_node_desc *desc);
-/** Switches a kernel, copy or fill node off (0) or on for later launches; one that is off is passed as if it were empty. */
+/** Switches a kernel, copy or fill node off (0) or on for later launches; one that is off is passed as if it were empty. Other nodes are
+    DS_ERR_INVALID_VALUE. */
 DSDEF DS_MUST_USE ds_result ds_graph_exec_enable_node(ds_graph_exec exec, ds_graph_node node, int enabled);
 /** 1 in *out when the node is on. */
 DSDEF DS_MUST_USE ds_result ds_graph_exec_node_enabled(ds_graph_exec exec, ds_graph_node node, int *out);

@@ -185,7 +185,7 @@ DSDEF void ds_mem_label_push(const char *label);
 DSDEF void ds_mem_label_pop(void);
 
 /** Gives back all cached memory of a device that no block stands in the way of: waits for blocks that other streams use. Does nothing to devices that
-    were not used, and to pools that someone has. *out_released (NULL allowed): bytes. */
+    were not used, and to pools that someone has. *out_released (NULL allowed): bytes. DS_ERR_CAPTURE_UNSUPPORTED while a capture is open. */
 DSDEF DS_MUST_USE ds_result ds_mem_empty_cache(ds_device device, size_t *out_released);
 /** The same until at most `keep` bytes are reserved. */
 DSDEF DS_MUST_USE ds_result ds_mem_trim(ds_device device, size_t keep, size_t *out_released);
@@ -213,11 +213,12 @@ typedef struct ds_pool_desc {
     size_t limit;                     /**< bytes reserved; 0: none but the device's */
     const char *label;                /**< shown in reports; copied */
 } ds_pool_desc;
-/** Makes a pool. */
+/** Makes a pool, which has no memory yet. desc NULL: of the current device, with its policy. */
 DSDEF DS_MUST_USE ds_result ds_pool_create(const ds_pool_desc *desc, ds_pool *out);
 /** Ends a pool: its cached memory is given back now; what blocks or graphs still have, at the next ds_mem_empty_cache or shortage after they are gone. */
 DSDEF DS_MUST_USE ds_result ds_pool_destroy(ds_pool pool);
-/** The thread's allocations on the pool's device come from the pool, until the matching pop. The latest push wins. */
+/** The thread's allocations on the pool's device come from the pool, until the matching pop. The latest push wins. DS_ERR_ILLEGAL_STATE: 32 are
+    pushed already. */
 DSDEF DS_MUST_USE ds_result ds_pool_push(ds_pool pool);
 /** Ends the innermost ds_pool_push of the thread. DS_ERR_ILLEGAL_STATE when there is none. */
 DSDEF DS_MUST_USE ds_result ds_pool_pop(void);
@@ -228,7 +229,7 @@ DSDEF DS_MUST_USE ds_result ds_capture_pool(ds_stream stream, ds_pool pool);
 DSDEF DS_MUST_USE ds_result ds_pool_use_count(ds_pool pool, int *out);
 /** torch's id of the pool, (a, b): (0, n) of a pool that was created, (n, 0) of a capture's own; (0, 0) of the default one. */
 DSDEF DS_MUST_USE ds_result ds_pool_id(ds_pool pool, uint64_t out_id[2]);
-/** Gives back the pool's memory that no block stands in the way of. */
+/** Gives back the pool's memory that no block stands in the way of; waits and is refused as ds_mem_empty_cache. *out_released (NULL allowed): bytes. */
 DSDEF DS_MUST_USE ds_result ds_pool_empty_cache(ds_pool pool, size_t *out_released);
 
 /** Where the live blocks of a pool were. */
@@ -262,15 +263,15 @@ DSDEF DS_MUST_USE ds_result ds_mem_get_fraction(ds_device device, double *out);
 /** Called when an allocation finds no memory, after everything else and before it fails; frees some (it may call ds_mem_free, not ds_mem_alloc) and returns 1 when
     it did. On the allocating thread, without locks. */
 typedef int (*ds_mem_shortage_fn)(ds_device device, size_t size, void *user);
-/** Adds a callback; they are called in the order in which they were added. */
+/** Adds a callback, for all devices and threads; they are called in the order in which they were added. */
 DSDEF DS_MUST_USE ds_result ds_mem_on_shortage(ds_mem_shortage_fn fn, void *user);
-/** Removes it again. */
+/** Removes it again. DS_ERR_INVALID_VALUE: it was not added with this `user`. */
 DSDEF DS_MUST_USE ds_result ds_mem_remove_on_shortage(ds_mem_shortage_fn fn, void *user);
 /** An allocation has failed for lack of memory: how much it needed, the limit or the device's memory, what of that is free. */
 typedef void (*ds_mem_oom_fn)(ds_device device, size_t needed, size_t total, size_t free, void *user);
 /** Adds an observer, called before the allocation returns its error; must not call devstream. */
 DSDEF DS_MUST_USE ds_result ds_mem_on_out_of_memory(ds_mem_oom_fn fn, void *user);
-/** Removes it again. */
+/** Removes it again. DS_ERR_INVALID_VALUE: it was not added with this `user`. */
 DSDEF DS_MUST_USE ds_result ds_mem_remove_on_out_of_memory(ds_mem_oom_fn fn, void *user);
 /** The whole report of the thread's last out-of-memory error, which ds_last_error() has in short: sums, largest free block, fragmentation, the ten biggest owners, a hint.
     "" when there was none. Valid until the thread's next. */
@@ -366,7 +367,7 @@ typedef enum ds_mem_action {
 DSDEF DS_MUST_USE ds_result ds_mem_history_start(const ds_mem_history_desc *desc);
 /** Stops; what was recorded stays for snapshots until the next start. */
 DSDEF DS_MUST_USE ds_result ds_mem_history_stop(void);
-/** Puts a text (copied, up to 255 bytes) into the history of a device. */
+/** Puts a text (copied, up to 255 bytes) into the history of a device; does nothing where neither history nor an observer wants it. */
 DSDEF DS_MUST_USE ds_result ds_mem_annotate(ds_device device, const char *text);
 /** One entry of the history. */
 typedef struct ds_mem_event {
@@ -393,9 +394,10 @@ typedef enum ds_mem_format {
     DS_SNAPSHOT_HTML = 2    /**< one page with the picture, that opens in a browser without a network */
 } ds_mem_format;
 enum { DS_SNAPSHOT_NO_HISTORY = 1 /**< only segments and blocks */ };
-/** Writes segments, blocks and history of all devices (or of one pool: pool.id not 0). */
+/** Writes segments, blocks and history of all devices (or of one pool: pool.id not 0), by calls of write_fn. At any time, on any thread, also while
+    streams capture: allocations on a device wait while its part is copied, not while it is written. */
 DSDEF DS_MUST_USE ds_result ds_mem_snapshot(ds_mem_format format, unsigned flags, ds_pool pool, ds_write_fn write_fn, void *user);
-/** The same into a file. */
+/** The same of all devices into a file, which it replaces. DS_ERR_SYSTEM: it cannot be written. */
 DSDEF DS_MUST_USE ds_result ds_mem_snapshot_file(ds_mem_format format, unsigned flags, const char *path);
 /** Calls fn with every block of a device, live or not, in the order of addresses; DS_DEVICE_HOST: of pinned memory. Under the allocator's locks: fn must not call devstream. */
 DSDEF DS_MUST_USE ds_result ds_mem_each_block(ds_device device, ds_mem_block_fn fn, void *user);

@@ -288,7 +288,7 @@ typedef struct ds_topology ds_topology;
 
 /** Makes a topology of such a text. DS_ERR_INVALID_VALUE: the sentence has the line and the word. */
 DSDEF DS_MUST_USE ds_result ds_topology_parse(const char *text, ds_topology **out);
-/** The same of a file. */
+/** The same of a file of up to a MiB. DS_ERR_SYSTEM: it cannot be read. */
 DSDEF DS_MUST_USE ds_result ds_topology_read(const char *path, ds_topology **out);
 enum { DS_TOPOLOGY_PROBE = 1 /**< measure each pair by short copies: below 200 ms for 8 devices, once in a process */ };
 /** The topology of devices that are here. Who reaches whom, NVLink, copy engines and the rate of the memory are asked of the driver; switches of PCIe, how fast links are, and sockets of the
