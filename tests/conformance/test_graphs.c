@@ -2636,6 +2636,7 @@ done:
 static void expect_clean(const char *what, long n, const bank *b) {
     if (silent) fail_msg("%s %ld: %d failures without a sentence", what, n, silent);
     if (wrong_result) fail_msg("%s %ld: the program computed something else", what, n);
+    AWAIT(b->taken == b->returned && payloads_made == payloads_gone);
     if (b->taken != b->returned) fail_msg("%s %ld: %ld blocks taken, %ld returned", what, n, (long)b->taken, (long)b->returned);
     if (payloads_made != payloads_gone) fail_msg("%s %ld: %d payloads made, %d gone", what, n, payloads_made, payloads_gone);
 }

@@ -1230,6 +1230,7 @@ static int with_a_fault(const char *fault, long book_fault, int registers) {
     ds_result r = ds_shutdown();
     if (r != DS_OK && !(fault && r == DS_ERR_DRIVER)) fail_msg("ds_shutdown is %s: %s", ds_result_name(r), ds_last_error());
     harness_forget();
+    AWAIT(!books.live);
     if (books.live) fail_msg("%s %ld: %ld pieces of bookkeeping are left", fault ? fault : "bookkeeping", book_fault, (long)books.live);
     return met;
 }

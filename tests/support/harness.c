@@ -485,6 +485,10 @@ void payload_callback(ds_stream stream, ds_result status, void *user) {
     ((payload *)user)->ran++;
 }
 
+void harness_sleep_ms(int ms) {
+    struct timespec t = { ms / 1000, ms % 1000 * 1000000L };
+    nanosleep(&t, NULL);
+}
 void await_destroyed(payload *p, int count) {
     for (int i = 0; i < count; i++)
         while (!p[i].destroyed) sched_yield();

@@ -90,6 +90,9 @@ void payload_destroy(void *user);
 void payload_callback(ds_stream stream, ds_result status, void *user);
 /* Waits until each of them was destroyed, and checks that it was once. */
 void await_destroyed(payload *p, int count);
+/* Until it holds, or a minute is over: what CUDA ends on a thread of its own may end after ds_shutdown. */
+#define AWAIT(condition) do { for (int await_ = 0; !(condition) && await_ < 60000; await_++) harness_sleep_ms(1); } while (0)
+void harness_sleep_ms(int ms);
 
 /* Blocks a stream from gate_close until gate_open: with a host function on the CPU driver; with a kernel on CUDA, which may
    run all host functions of a device on one thread, so that one of them would hold up those of other streams. */
