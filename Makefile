@@ -148,6 +148,8 @@ docs: ## pages of the reference in build/docs/html; a warning is an error
 	@version=$$(sed -n 's/^#define DEVSTREAM_VERSION_[A-Z]* //p' devstream.h | paste -sd .); \
 	    cd docs && doxygen -l ../build/docs/default.xml && awk -f layout.awk ../build/docs/default.xml >../build/docs/layout.xml && \
 	    DEVSTREAM_VERSION=$$version doxygen Doxyfile
+	@cat build/docs/html/*_8h.html >build/docs/headers.html && for name in $$(sed -n 's/^DSDEF [^(]*[ *]\(ds_[a-z0-9_]*\)(.*/\1/p' devstream*.h); do \
+	    grep -q "</span>$$name()" build/docs/headers.html || { echo "docs: $$name is not in the reference"; exit 1; }; done
 	@echo "docs: build/docs/html/index.html"
 
 amalgamate: build/single/devstream.h ## write the single file build/single/devstream.h

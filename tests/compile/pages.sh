@@ -1,6 +1,6 @@
 #!/bin/sh
 # Looks for what the pages name and is not there: pages.sh [root]. In all .md files of the project it checks that
-# - each fence has a language (c blocks are compiled and run by run.sh; output is text), and each is closed;
+# - each fence is three back quotes at the start of a line, with a language (c blocks are compiled and run by run.sh; output is text), and closed;
 # - links to files, and to headings, lead somewhere;
 # - `make x` in back quotes or in a sh block is a target;
 # - words in back quotes or in a sh block that begin with a folder of the project are files or patterns of files;
@@ -9,6 +9,8 @@
 set -u
 root=${1:-$(dirname "$0")/../..}
 cd "$root" || exit 1
+found=$(mktemp) || exit 1
+trap 'rm -f "$found"' EXIT
 sources=$(find . -name build -prune -o -name .git -prune -o \( -name '*.[ch]' -o -name '*.cu' -o -name Makefile -o -name '*.sh' \) -print)
 pages=$(find . -name build -prune -o -name '*.md' -print | sed 's,^\./,,' | sort)
 targets=" $(sed -n 's/^\([a-z-][a-z -]*\):.*/\1/p' Makefile | tr '\n' ' ') "
@@ -44,7 +46,8 @@ awk -v folders="${folders%|}" '
     }
     FNR == 1 { if (inside) print last, "fence open"; inside = 0 }
     { last = FILENAME ":" FNR }
-    /^ *```/ {
+    /^ +```|^ *~~~/ { say("fence", "indented"); next }
+    /^```/ {
         inside = !inside; language = $0; gsub(/[` \t]/, "", language)
         if (inside && language !~ /^(c|cuda|sh|text|json|dot|cmake|make|diff)$/) say("fence", language == "" ? "bare" : language)
         next
@@ -85,4 +88,10 @@ while read -r where kind value; do
                 echo "$where: the link '$value' names no heading"
         fi ;;
     esac
-done | awk '{ print } END { exit NR > 0 }'
+done >"$found"
+for program in tests/compile/pages/*.c; do
+    name=$(basename "$program" .c)
+    [ "$name" = default ] || [ -e "docs/$name.md" ] || echo "$program: there is no page docs/$name.md" >>"$found"
+done
+cat "$found"
+[ ! -s "$found" ]
