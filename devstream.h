@@ -162,7 +162,11 @@ DSDEF const char *ds_last_error(void);
 
 /** Levels of log items. */
 typedef enum ds_log_level {
-    DS_LOG_SILENT = 0, DS_LOG_ERROR = 1, DS_LOG_WARNING = 2, DS_LOG_INFO = 3, DS_LOG_DEBUG = 4
+    DS_LOG_SILENT = 0,  /**< nothing */
+    DS_LOG_ERROR = 1,   /**< calls that fail, with their sentence */
+    DS_LOG_WARNING = 2, /**< what was not destroyed or freed at shutdown, waits of the host in the sync debug mode, damage that the allocator finds */
+    DS_LOG_INFO = 3,    /**< so far nothing more */
+    DS_LOG_DEBUG = 4    /**< so far nothing more */
 } ds_log_level;
 
 /** What a log callback gets; the strings live until it returns. */
@@ -660,10 +664,24 @@ DSDEF DS_MUST_USE ds_result ds_add_callback(ds_stream stream, ds_callback_fn fn,
 
 /** What an element is, with DLPack's numbers. */
 typedef enum ds_type_code {
-    DS_CODE_INT = 0, DS_CODE_UINT = 1, DS_CODE_FLOAT = 2, DS_CODE_OPAQUE = 3, DS_CODE_BFLOAT = 4, DS_CODE_COMPLEX = 5, DS_CODE_BOOL = 6,
-    DS_CODE_FLOAT8_E3M4 = 7, DS_CODE_FLOAT8_E4M3 = 8, DS_CODE_FLOAT8_E4M3B11FNUZ = 9, DS_CODE_FLOAT8_E4M3FN = 10, DS_CODE_FLOAT8_E4M3FNUZ = 11,
-    DS_CODE_FLOAT8_E5M2 = 12, DS_CODE_FLOAT8_E5M2FNUZ = 13, DS_CODE_FLOAT8_E8M0FNU = 14, DS_CODE_FLOAT6_E2M3FN = 15, DS_CODE_FLOAT6_E3M2FN = 16,
-    DS_CODE_FLOAT4_E2M1FN = 17
+    DS_CODE_INT = 0,                 /**< signed integers */
+    DS_CODE_UINT = 1,                /**< unsigned integers */
+    DS_CODE_FLOAT = 2,               /**< IEEE floats of 16, 32, 64 bits */
+    DS_CODE_OPAQUE = 3,              /**< handles, of which nothing is known */
+    DS_CODE_BFLOAT = 4,              /**< bfloat16 */
+    DS_CODE_COMPLEX = 5,             /**< two floats, of which bits counts both */
+    DS_CODE_BOOL = 6,                /**< 0 or 1 in a byte */
+    DS_CODE_FLOAT8_E3M4 = 7,         /**< the following: bits of exponent (E) and mantissa (M); FN: no infinities; */
+    DS_CODE_FLOAT8_E4M3 = 8,         /**< UZ: no negative zero; B11: bias 11; E8M0FNU: a power of two without a sign */
+    DS_CODE_FLOAT8_E4M3B11FNUZ = 9,  /**< see DS_CODE_FLOAT8_E3M4 */
+    DS_CODE_FLOAT8_E4M3FN = 10,      /**< see DS_CODE_FLOAT8_E3M4 */
+    DS_CODE_FLOAT8_E4M3FNUZ = 11,    /**< see DS_CODE_FLOAT8_E3M4 */
+    DS_CODE_FLOAT8_E5M2 = 12,        /**< see DS_CODE_FLOAT8_E3M4 */
+    DS_CODE_FLOAT8_E5M2FNUZ = 13,    /**< see DS_CODE_FLOAT8_E3M4 */
+    DS_CODE_FLOAT8_E8M0FNU = 14,     /**< see DS_CODE_FLOAT8_E3M4 */
+    DS_CODE_FLOAT6_E2M3FN = 15,      /**< see DS_CODE_FLOAT8_E3M4 */
+    DS_CODE_FLOAT6_E3M2FN = 16,      /**< see DS_CODE_FLOAT8_E3M4 */
+    DS_CODE_FLOAT4_E2M1FN = 17       /**< see DS_CODE_FLOAT8_E3M4 */
 } ds_type_code;
 
 /** A data type; the same bytes as DLPack's DLDataType. */
@@ -1079,7 +1097,10 @@ typedef struct ds_range {
 
 /** Kinds of a payload: which member of the union counts. */
 typedef enum ds_payload_kind {
-    DS_PAYLOAD_NONE = 0, DS_PAYLOAD_U64 = 1, DS_PAYLOAD_I64 = 2, DS_PAYLOAD_F64 = 3
+    DS_PAYLOAD_NONE = 0, /**< none: there is no payload */
+    DS_PAYLOAD_U64 = 1,  /**< u64 */
+    DS_PAYLOAD_I64 = 2,  /**< i64 */
+    DS_PAYLOAD_F64 = 3   /**< f64 */
 } ds_payload_kind;
 /** A number that a range carries: a size, a step, a loss. */
 typedef struct ds_payload {

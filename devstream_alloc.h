@@ -287,7 +287,11 @@ typedef struct ds_mem_stat {
     int64_t freed;     /**< all decreases */
 } ds_mem_stat;
 /** By the kind of segment that a block lies in. */
-enum { DS_STAT_ALL = 0, DS_STAT_SMALL = 1, DS_STAT_LARGE = 2 };
+enum {
+    DS_STAT_ALL = 0,   /**< both */
+    DS_STAT_SMALL = 1, /**< segments for requests up to 1 MiB */
+    DS_STAT_LARGE = 2  /**< segments for larger ones */
+};
 
 /** torch.cuda.memory_stats as a struct: [DS_STAT_ALL, DS_STAT_SMALL, DS_STAT_LARGE]. */
 typedef struct ds_mem_stats {
@@ -357,8 +361,16 @@ typedef struct ds_mem_history_desc {
 } ds_mem_history_desc;
 /** Actions in the history; torch's names in snapshots. */
 typedef enum ds_mem_action {
-    DS_ACTION_ALLOC = 0, DS_ACTION_FREE_REQUESTED, DS_ACTION_FREE_COMPLETED, DS_ACTION_SEGMENT_ALLOC, DS_ACTION_SEGMENT_FREE,
-    DS_ACTION_SEGMENT_MAP, DS_ACTION_SEGMENT_UNMAP, DS_ACTION_SNAPSHOT, DS_ACTION_OOM, DS_ACTION_ANNOTATION
+    DS_ACTION_ALLOC = 0,      /**< a block was allocated */
+    DS_ACTION_FREE_REQUESTED, /**< it was freed by the program */
+    DS_ACTION_FREE_COMPLETED, /**< its memory can be used again */
+    DS_ACTION_SEGMENT_ALLOC,  /**< memory was taken from the driver */
+    DS_ACTION_SEGMENT_FREE,   /**< and given back */
+    DS_ACTION_SEGMENT_MAP,    /**< pages were added to a growing segment */
+    DS_ACTION_SEGMENT_UNMAP,  /**< and taken away */
+    DS_ACTION_SNAPSHOT,       /**< a snapshot was taken */
+    DS_ACTION_OOM,            /**< an allocation failed */
+    DS_ACTION_ANNOTATION      /**< ds_mem_annotate */
 } ds_mem_action;
 /** For ds_mem_history_desc.skip; several are put together by |. */
 #define DS_HISTORY_SKIP(action) (1u << (action))

@@ -280,7 +280,7 @@ typedef enum ds_link_kind {
 #define DS_LINK_KIND_(name, word, rate, latency) DS_LINK_##name,
     DS_LINK_KINDS(DS_LINK_KIND_)
 #undef DS_LINK_KIND_
-    DS_LINK_KIND_COUNT
+    DS_LINK_KIND_COUNT /**< how many there are */
 } ds_link_kind;
 
 /** A topology; it does not change. Freed by ds_topology_free, after the plans that were made for it. */
@@ -331,7 +331,7 @@ typedef enum ds_collective {
     DS_ALL_GATHER,     /**< the inputs become the blocks of every output of S bytes */
     DS_REDUCE_SCATTER, /**< the output of rank i becomes block i of the sum of all inputs, S bytes each */
     DS_ALL_TO_ALL,     /**< block i of rank j's input becomes block j of rank i's output, S bytes each */
-    DS_COLLECTIVE_COUNT
+    DS_COLLECTIVE_COUNT /**< how many there are */
 } ds_collective;
 /** Which orders of a sum are as good as the order of the ranks. */
 typedef enum ds_plan_order {
@@ -350,7 +350,12 @@ typedef struct ds_plan_desc {
     size_t pieces;         /**< so many pieces of each part that takes a way of its own; 0: as many as are the fastest */
 } ds_plan_desc;
 
-enum { DS_PLAN_INPUT, DS_PLAN_OUTPUT, DS_PLAN_SCRATCH };
+/** Buffers of a rank. */
+enum {
+    DS_PLAN_INPUT,  /**< its input */
+    DS_PLAN_OUTPUT, /**< its output */
+    DS_PLAN_SCRATCH /**< temporary memory */
+};
 /** A place in memory. */
 typedef struct ds_plan_spot {
     int rank;      /**< whose; as many as there are ranks: the host's */
