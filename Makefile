@@ -128,7 +128,7 @@ pages: ## what README and the guide pages show: compile and run it, look up what
 # Where addresses are too random for ThreadSanitizer it dies at its start, so randomisation is off if that is allowed.
 tsan: export TSAN_OPTIONS ?= second_deadlock_stack=1
 tsan: export RUN = $(shell setarch -R true 2>/dev/null && echo setarch -R)
-asan tsan: export DS_TEST_TIMEOUT ?= 180
+asan tsan: export DS_TEST_TIMEOUT ?= 900
 asan: export UBSAN_OPTIONS ?= print_stacktrace=1
 asan tsan: cmocka
 	$(SUBMAKE) MODE=$@ -j$(JOBS) build-tests

@@ -43,7 +43,7 @@ static void timed_out(int signal_number) {
 
 static unsigned timeout_s(void) {
     const char *seconds = getenv("DS_TEST_TIMEOUT");
-    return seconds ? (unsigned)atoi(seconds) : 60;
+    return seconds ? (unsigned)atoi(seconds) : 300;
 }
 
 /* DS_TEST_FABRIC=1: the suite under a virtual clock, where it does not bring options of its own. */
