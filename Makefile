@@ -41,11 +41,22 @@ FAULT       := $(patsubst tests/fault/%.c,$(B)/fault/%,$(wildcard tests/fault/*.
 ON_CUDA     := $(B)/conformance-standin $(B)/conformance-shared $(B)/conformance-static $(B)/lib/libcudart.so.13
 endif
 
+HEADERS     := devstream.h devstream_cpu.h devstream_alloc.h devstream_comm.h devstream_rng.h
+# Versions of a series can stand for each other; before 1.0 a minor version is a series.
+VERSION     := $(shell sed -n 's/^.define DEVSTREAM_VERSION_[A-Z]* //p' devstream.h | paste -sd .)
+SERIES      := $(if $(filter 0.%,$(VERSION)),$(basename $(VERSION)),$(firstword $(subst ., ,$(VERSION))))
+LIBRARY     := $(B)/library$(if $(EXAMPLE_FLAGS),-cuda)
+PREFIX      ?= /usr/local
+INCLUDEDIR  ?= $(PREFIX)/include
+LIBDIR      ?= $(PREFIX)/lib
+INSTALL      = PREFIX='$(PREFIX)' INCLUDEDIR='$(INCLUDEDIR)' LIBDIR='$(LIBDIR)' DESTDIR='$(DESTDIR)' VERSION=$(VERSION) SERIES=$(SERIES) \
+    HEADERS='$(HEADERS)' CUDART='$(if $(EXAMPLE_FLAGS),$(CUDA_HOME)/lib64/libcudart_static.a)' tools/install.sh
+
 PLUGINS     := $(B)/plugin.so $(B)/nvml.so $(B)/nvml-old.so
 TEST_ENV    := DEVSTREAM_CPU_DEVICES=2 DS_TEST_PLUGIN=$(abspath $(B)/plugin.so)
 
 .PHONY: help demo train examples check conformance conformance-cuda conformance-linked linked-shared linked-static unit fault mutants kernels check-gpu features build-tests compile-matrix pages asan tsan model bench docs \
-        amalgamate lint install-deps cmocka clean force
+        amalgamate lint library install uninstall check-install install-deps cmocka clean force
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -117,7 +128,10 @@ check-gpu: cmocka $(PLUGINS) $(ON_CUDA) $(B)/bench-cuda ## the same tests, probe
 	@tests/gpu/run.sh $(B)/conformance-static $(B)/bench-cuda
 
 features: ## compare docs/features.md with its names, the headers and the tests that were executed
-	@cat $(LOG)-*.log >$(LOG).log && tools/features.sh docs/features.md $(LOG).log docs/reference-names.txt docs/migration.md devstream.h devstream_cpu.h devstream_alloc.h devstream_comm.h devstream_rng.h
+	@cat $(LOG)-*.log >$(LOG).log && tools/features.sh docs/features.md $(LOG).log docs/reference-names.txt docs/migration.md $(HEADERS)
+
+check-install: ## install into a folder of its own and build programs against that (pkg-config, CMake)
+	@tests/install/run.sh
 
 compile-matrix: build/single/devstream.h ## every way to include the headers, and the single file
 	@export JOBS=$(JOBS); tests/compile/run.sh; two=$$?; tests/compile/run.sh build/single && [ $$two -eq 0 ]
@@ -145,10 +159,9 @@ bench: ## measure against the limits and peers, write docs/bench.md
 docs: ## pages of the reference in build/docs/html; a warning is an error
 	@command -v doxygen >/dev/null || tools/install-deps.sh docs
 	@mkdir -p build/docs
-	@version=$$(sed -n 's/^#define DEVSTREAM_VERSION_[A-Z]* //p' devstream.h | paste -sd .); \
-	    cd docs && doxygen -l ../build/docs/default.xml && awk -f layout.awk ../build/docs/default.xml >../build/docs/layout.xml && \
-	    DEVSTREAM_VERSION=$$version doxygen Doxyfile
-	@cat build/docs/html/*_8h.html >build/docs/headers.html && for name in $$(sed -n 's/^DSDEF [^(]*[ *]\(ds_[a-z0-9_]*\)(.*/\1/p' devstream*.h); do \
+	@cd docs && doxygen -l ../build/docs/default.xml && awk -f layout.awk ../build/docs/default.xml >../build/docs/layout.xml && \
+	    DEVSTREAM_VERSION=$(VERSION) doxygen Doxyfile
+	@cat build/docs/html/*_8h.html >build/docs/headers.html && for name in $$(sed -n 's/^DSDEF [^(]*[ *]\(ds_[a-z0-9_]*\)(.*/\1/p' $(HEADERS)); do \
 	    grep -q "</span>$$name()" build/docs/headers.html || { echo "docs: $$name is not in the reference"; exit 1; }; done
 	@echo "docs: build/docs/html/index.html"
 
@@ -166,6 +179,15 @@ NO_TIDY := easily-swappable-parameters reserved-identifier macro-parentheses
 TIDY    := '-*,bugprone-*$(NO_TIDY:%=,-bugprone-%),clang-analyzer-*,-clang-analyzer-security.insecureAPI.*,-clang-analyzer-optin.*'
 null    :=
 TIDY    := $(subst $(null) ,,$(TIDY))
+
+# For programs that link instead of include. The libraries have the CUDA driver where the toolkit is (CUDA_HOME= leaves it out);
+# its static cudart is inside of libdevstream.so and invisible there.
+library: $(LIBRARY)/libdevstream.a $(LIBRARY)/libdevstream.so.$(VERSION) ## build libdevstream.a and libdevstream.so
+
+install: library ## install headers, libraries, pkg-config and CMake files; PREFIX=/usr/local, LIBDIR=, INCLUDEDIR=, DESTDIR=
+	@$(INSTALL) install $(LIBRARY)
+uninstall: ## remove what install has put there
+	@$(INSTALL) uninstall $(LIBRARY)
 
 install-deps: ## install what all targets need (apt, dnf, pacman, apk, zypper)
 	@tools/install-deps.sh check docs matrix bench model kernels
@@ -185,6 +207,17 @@ $(B)/flags: force
 
 $(B)/devstream.o: devstream.c $(B)/flags
 	$(COMPILE) -std=c11 -c $< -o $@
+
+# One object for both libraries. What a stranger's compiler warns of does not stop him.
+$(LIBRARY)/devstream.o: private WARN := $(filter-out -Werror,$(WARN))
+$(LIBRARY)/devstream.o: devstream.c $(B)/flags
+	@mkdir -p $(@D)
+	$(COMPILE) -std=c11 -fPIC -fvisibility=hidden '-DDEVSTREAM_API=__attribute__((visibility("default")))' $(EXAMPLE_FLAGS) -c $< -o $@
+$(LIBRARY)/libdevstream.a: $(LIBRARY)/devstream.o
+	@rm -f $@
+	$(AR) rcs $@ $<
+$(LIBRARY)/libdevstream.so.$(VERSION): $(LIBRARY)/devstream.o
+	$(LINK) -shared -Wl,-soname,libdevstream.so.$(SERIES) -Wl,-z,defs $< -o $@ $(EXAMPLE_LIBS) -pthread -ldl
 
 $(B)/tests/%.o: tests/%.c $(B)/flags
 	@mkdir -p $(@D)
@@ -268,8 +301,8 @@ $(B)/examples/%: examples/%.c $(B)/flags
 	@mkdir -p $(@D)
 	$(COMPILE) -std=c11 $(EXAMPLE_FLAGS) $< -o $@ $(LDFLAGS) $(EXAMPLE_LIBS) -pthread -lm
 
-build/single/devstream.h: devstream.h devstream_cpu.h devstream_alloc.h devstream_comm.h devstream_rng.h tools/amalgamate.awk
+build/single/devstream.h: $(HEADERS) tools/amalgamate.awk
 	@mkdir -p $(@D)
-	@awk -f tools/amalgamate.awk devstream.h devstream_cpu.h devstream_alloc.h devstream_comm.h devstream_rng.h >$@
+	@awk -f tools/amalgamate.awk $(HEADERS) >$@
 
 -include $(wildcard $(B)/*.d $(B)/*/*.d $(B)/*/*/*.d)

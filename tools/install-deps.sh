@@ -30,6 +30,8 @@ docs|have doxygen|doxygen|doxygen|doxygen|doxygen|doxygen|doxygen
 matrix|have clang|clang|clang|clang|clang|clang|clang
 matrix|have g++|g++|gcc-c++|gcc|g++|gcc-c++|g++
 matrix|have nm|binutils|binutils|binutils|binutils|binutils|binutils
+matrix|have cmake|cmake|cmake|cmake|cmake|cmake|CMake
+matrix|have pkg-config|pkg-config|pkgconf-pkg-config|pkgconf|pkgconf|pkgconf-pkg-config|pkg-config
 matrix|have musl-gcc|musl-tools|musl-gcc|musl|-|-|musl-gcc
 matrix|links clang -fsanitize=thread|libclang-rt-dev|compiler-rt|compiler-rt|compiler-rt|-|clang's sanitizer runtime (compiler-rt)
 matrix|have python3 && python3 -m pip --version|python3-pip|python3-pip|python-pip|py3-pip|python3-pip|python3 with pip (headers of other CUDA versions)

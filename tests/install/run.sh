@@ -1,0 +1,183 @@
+#!/bin/sh
+# Installs into a folder of its own and builds programs against what was installed, by pkg-config and by CMake: with the headers, the
+# static and the shared library, with CUDA where its toolkit is; then removes everything. A line per case and a closing count.
+# Environment: CC (cc), CUDA_HOME (without CUDA when empty). Not optimised: that changes nothing here.
+set -u
+root=$(cd "$(dirname "$0")/../.." && pwd)
+CC=${CC:-cc} CUDA_HOME=${CUDA_HOME:-}
+export CC
+began=$(date +%s)
+dir=$(mktemp -d) || exit 1
+trap 'rm -rf "$dir"' EXIT
+trap 'exit 130' INT TERM
+cd "$dir" || exit 1
+passed=0 failed=0
+
+t() { # t NAME COMMANDS: one case
+    if (set -eu; eval "$2") >log 2>&1; then echo "ok    $1"; passed=$((passed + 1)); return 0; fi
+    echo "FAIL  $1"
+    head -n 20 log | sed 's/^/      /'
+    failed=$((failed + 1))
+    return 1
+}
+skip() { echo "skip  $1"; }
+
+make_() { make -s -C "$root" MAKEFLAGS= CFLAGS=-O0 "$@"; } # of the make that calls this nothing is taken over
+without="B=build/installed CUDA_HOME="
+with="B=build/installed-cuda CUDA_HOME=$CUDA_HOME"
+version=$(sed -n 's/^#define DEVSTREAM_VERSION_[A-Z]* //p' "$root/devstream.h" | paste -sd .)
+series=${version%.*}
+case $version in 0.*) ;; *) series=${version%%.*} ;; esac
+sed -n 's/^DSDEF [^(]*[ *]\(ds_[a-z0-9_]*\)(.*/\1/p' "$root"/devstream*.h | sort -u >declared
+
+# The same program twice: with the implementation, and for those who link.
+cp "$root/examples/hello.c" app.c
+sed '/^#define DEVSTREAM_IMPLEMENTATION/d' app.c >main.c
+use=$root/tests/compile/use.c # C and C++
+
+# ---- what is installed ----
+
+cuda= ahead=
+if [ -n "$CUDA_HOME" ] && [ -e "$CUDA_HOME/lib64/libcudart_static.a" ]; then
+    cuda=1
+    make_ library $with >ahead 2>&1 & ahead=$!
+fi
+
+t "make install" "make_ install $without PREFIX=$dir/usr"
+(cd usr && find . ! -type d | sort) >files
+t "the files are those of docs/install.md, and links lead to them" "
+    { for h in devstream devstream_alloc devstream_comm devstream_cpu devstream_rng; do echo ./include/\$h.h; done
+      for f in devstream-config-version devstream-config; do echo ./lib/cmake/devstream/\$f.cmake; done
+      for f in a so so.$series so.$version; do echo ./lib/libdevstream.\$f; done
+      for f in devstream devstream-static; do echo ./lib/pkgconfig/\$f.pc; done; } | sort | diff - files
+    for f in \$(cat files); do [ -s usr/\$f ]; done"
+t "all headers of the project are among them" "
+    (cd $root && ls devstream*.h) >headers; (cd usr/include && ls) | diff headers -"
+t "the shared library shows the declared functions and nothing else" "
+    nm -D --defined-only usr/lib/libdevstream.so | awk '{ print \$NF }' | sort >shown
+    grep -v '^ds_[a-z]' shown && exit 1
+    [ \$(wc -l <declared) -gt 20 ] && comm -23 declared shown | grep . && exit 1
+    cat usr/include/*.h | grep '^DS[A-Z]* ' >lines
+    for name in \$(comm -13 declared shown); do grep -q \"\\<\$name\\>\" lines; done"
+t "so does the static one, but for hidden ones of NVTX where its header is found" "
+    nm -g --defined-only usr/lib/libdevstream.a | awk 'NF == 3 && !(\$2 ~ /[VW]/ && tolower(\$NF) ~ /nvtx/) { print \$NF }' | sort | diff shown -"
+t "the shared library's soname is libdevstream.so.$series" "readelf -d usr/lib/libdevstream.so | grep 'SONAME.*\[libdevstream.so.$series\]'"
+
+# ---- pkg-config ----
+
+export PKG_CONFIG_PATH="$dir/usr/lib/pkgconfig"
+needs() { readelf -d "$1" | sed -n 's/.*NEEDED.*\[\(.*\)\].*/\1/p'; }
+if command -v pkg-config >/dev/null; then
+    t "pkg-config: the version is $version" "[ \"\$(pkg-config --modversion devstream devstream-static | uniq)\" = $version ]"
+    t "pkg-config, headers only: runs" "
+        $CC -std=c11 -O0 app.c \$(pkg-config --cflags devstream) -o app && ./app | grep 'hello from the stream, world'
+        needs app | grep devstream && exit 1 || true"
+    t "pkg-config, shared library: runs" "
+        $CC -std=c11 -O0 main.c \$(pkg-config --cflags --libs devstream) -o main
+        needs main | grep -x libdevstream.so.$series
+        LD_LIBRARY_PATH=usr/lib ./main | grep 'hello from the stream, world'"
+    t "pkg-config, static library: runs" "
+        $CC -std=c11 -O0 main.c \$(pkg-config --cflags --libs devstream-static) -o main && ./main | grep 'hello from the stream, world'
+        needs main | grep devstream && exit 1 || true"
+    t "pkg-config, all examples, shared library: build" "
+        for f in $root/examples/*.c; do
+            sed '/^#define DEVSTREAM_IMPLEMENTATION/d' \$f >example.c
+            $CC -std=c11 -O0 -I$root/examples example.c \$(pkg-config --cflags --libs devstream) -o example -lm
+            needs example | grep -x libdevstream.so.$series
+        done"
+    command -v c++ >/dev/null && t "pkg-config, from C++, both libraries: run" "
+        c++ -std=c++11 -x c++ $use -x none \$(pkg-config --cflags --libs devstream-static) -o use && ./use
+        c++ -std=c++11 -x c++ $use -x none \$(pkg-config --cflags --libs devstream) -o use && LD_LIBRARY_PATH=usr/lib ./use"
+else
+    skip "pkg-config: not installed"
+fi
+
+# ---- CMake ----
+
+project() { # project FOLDER: the one of docs/install.md, and a program with the static library
+    mkdir "$1" && cp app.c main.c "$1"
+    awk '/^```/ { if (on) exit; on = /^```cmake/; next } on' "$root/docs/install.md" >"$1/CMakeLists.txt"
+    printf '%s\n' 'add_executable(fixed main.c)' 'target_link_libraries(fixed PRIVATE devstream::static)' >>"$1/CMakeLists.txt"
+}
+asks() { # asks FOLDER VERSION: configures a project that wants this version
+    mkdir -p "$1"
+    printf '%s\n' 'cmake_minimum_required(VERSION 3.19)' 'project(asks C)' "find_package(devstream $2 REQUIRED)" >"$1/CMakeLists.txt"
+    cmake -S "$1" -B "$1/build" -DCMAKE_PREFIX_PATH="$dir/usr"
+}
+refuses() { # and this one is not good enough
+    ! asks "$@" >out 2>&1 || return 1
+    grep -q 'compatible with requested version' out
+}
+if command -v cmake >/dev/null; then
+    t "CMake, the project of docs/install.md, headers, shared and static library: runs" "
+        project cmake
+        cmake -S cmake -B cmake/build -DCMAKE_PREFIX_PATH=$dir/usr -DCMAKE_C_FLAGS=-O0
+        cmake --build cmake/build
+        for p in app main fixed; do cmake/build/\$p | grep 'hello from the stream, world'; done
+        needs cmake/build/main | grep -x libdevstream.so.$series
+        [ -z \"\$(needs cmake/build/fixed | grep devstream)\" ]"
+    t "CMake: takes versions of the series, no later and no other ones" "
+        asks same $version && asks range ${version}...9
+        refuses later ${version%.*}.999 && refuses other 99 && refuses before 0.0.1 && refuses ranges 98...99"
+else
+    skip "CMake: not installed"
+fi
+
+# ---- for packages ----
+
+triplet=$($CC -print-multiarch 2>/dev/null)
+t "DESTDIR: the files name the place where they will be; CMake finds them where they are" "
+    lib=/usr/lib/${triplet:-aarch64-linux-gnu}
+    make_ install $without DESTDIR=$dir/stage PREFIX=/usr LIBDIR=\$lib
+    [ -e stage\$lib/libdevstream.so.$series ] && [ -e stage/usr/include/devstream.h ]
+    grep -rF $dir stage/usr/include stage\$lib/pkgconfig stage\$lib/cmake && exit 1
+    [ \$(PKG_CONFIG_PATH=stage\$lib/pkgconfig pkg-config --variable=libdir devstream) = \$lib ]
+    command -v cmake >/dev/null || exit 0
+    printf '%s\n' 'cmake_minimum_required(VERSION 3.16)' 'project(staged C)' \\
+        'find_package(devstream REQUIRED PATHS \${CMAKE_SOURCE_DIR}/stage'\$lib/cmake' NO_DEFAULT_PATH)' \\
+        'add_executable(main main.c)' 'target_link_libraries(main PRIVATE devstream::static)' >CMakeLists.txt
+    cmake -S . -B staged && cmake --build staged && staged/main
+    make_ uninstall $without DESTDIR=$dir/stage PREFIX=/usr LIBDIR=\$lib
+    [ -z \"\$(find stage ! -type d)\" ]"
+t "a relative PREFIX is refused" "! make_ install $without PREFIX=here && [ ! -e $root/here ]"
+t "make uninstall takes all of it and nothing else" "
+    echo mine >usr/include/mine.h
+    make_ uninstall $without PREFIX=$dir/usr
+    [ \"\$(find usr ! -type d)\" = usr/include/mine.h ] && [ ! -e usr/lib/cmake/devstream ]"
+
+# ---- with CUDA ----
+
+if [ -n "$cuda" ]; then
+    cat >cuda.c <<'END'
+#include <devstream.h>
+#include <stdio.h>
+int main(void) {
+    char report[1000] = "";
+    if (ds_backend_report(report, sizeof report) < 0) return 1;
+    fputs(report, stdout);
+    return ds_shutdown() < 0;
+}
+END
+    wait "$ahead" # what went wrong there goes wrong again
+    t "with CUDA: make install" "make_ install $with PREFIX=$dir/cuda"
+    export PKG_CONFIG_PATH="$dir/cuda/lib/pkgconfig"
+    t "with CUDA: the shared library needs no cudart and shows none" "
+        nm -D --defined-only cuda/lib/libdevstream.so | awk '{ print \$NF }' | grep -v '^ds_[a-z]' && exit 1
+        needs cuda/lib/libdevstream.so | grep cudart && exit 1 || true"
+    command -v pkg-config >/dev/null && t "with CUDA: pkg-config, both libraries, without CUDA's headers and folders: run" "
+        for kind in devstream devstream-static; do
+            $CC -std=c11 cuda.c \$(pkg-config --cflags --libs \$kind) -o cuda-\$kind
+            LD_LIBRARY_PATH=cuda/lib ./cuda-\$kind | tee out
+            grep -i '^cuda' out && ! grep 'not compiled in' out
+        done"
+    command -v cmake >/dev/null && t "with CUDA: CMake, both libraries: run" "
+        project with && cp cuda.c with/main.c
+        sed -i '/(app /d' with/CMakeLists.txt
+        cmake -S with -B with/build -DCMAKE_PREFIX_PATH=$dir/cuda && cmake --build with/build
+        for p in main fixed; do with/build/\$p >out && grep -i '^cuda' out && ! grep 'not compiled in' out; done"
+else
+    skip "with CUDA: no toolkit with a static cudart (CUDA_HOME)"
+fi
+
+echo "install: $passed passed, $failed failed in $(($(date +%s) - began)) s"
+[ "$failed" -eq 0 ]
