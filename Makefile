@@ -56,7 +56,7 @@ PLUGINS     := $(B)/plugin.so $(B)/nvml.so $(B)/nvml-old.so
 TEST_ENV    := DEVSTREAM_CPU_DEVICES=2 DS_TEST_PLUGIN=$(abspath $(B)/plugin.so)
 
 .PHONY: help demo train examples check conformance conformance-cuda conformance-linked linked-shared linked-static unit fault mutants kernels check-gpu features build-tests compile-matrix pages asan tsan model bench docs \
-        amalgamate lint library install uninstall check-install install-deps cmocka clean force
+        amalgamate lint library install uninstall check-install newcomer install-deps cmocka clean force
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -132,6 +132,9 @@ features: ## compare docs/features.md with its names, the headers and the tests 
 
 check-install: ## install into a folder of its own and build programs against that (pkg-config, CMake)
 	@tests/install/run.sh
+
+newcomer: ## the first steps that README describes, in empty folders
+	@tests/newcomer.sh
 
 compile-matrix: build/single/devstream.h ## every way to include the headers, and the single file
 	@export JOBS=$(JOBS); tests/compile/run.sh; two=$$?; tests/compile/run.sh build/single && [ $$two -eq 0 ]
