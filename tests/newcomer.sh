@@ -24,7 +24,7 @@ clone='$dir/clone' CUDA_HOME='$CUDA_HOME' README='$README'
 says() { ./"\$1" >out; cat out; grep -qxF "\$(cat ../prints)" out; }
 END
 extract program >"$dir/app.c"
-extract command >"$dir/command"
+extract commands | grep -m 1 "^cc .*\.c\b" >"$dir/command"
 # shellcheck disable=SC2016
 sed -n 's/.*`\.\/app` prints `\([^`]*\)`.*/\1/p' "$README" >"$dir/prints"
 # shellcheck disable=SC2016
