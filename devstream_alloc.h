@@ -1396,9 +1396,11 @@ static struct {
     size_t shortage_count, oom_count;
     uint64_t tick_base, tick_base_ns;        /* the two clocks at the first use */
     int closing;                             /* ds_shutdown has come to the pools */
-    pthread_mutex_t leaving;                 /* of `closing`: held while a graph that is gone, on a thread of CUDA's, lets go of its pool */
+    pthread_mutex_t leaving;                 /* of `closing` and `leavers` */
+    pthread_cond_t left;                     /* there is none any more */
+    int leavers;                             /* graphs that are gone and, on a thread of CUDA's, let go of their pools just now */
     _Atomic uint64_t legacy[DS__MAX_DEVICES]; /* CUDA: the legacy streams, see ds__expect_end */
-} ds__m = { .lock = PTHREAD_MUTEX_INITIALIZER, .registry = PTHREAD_MUTEX_INITIALIZER, .leaving = PTHREAD_MUTEX_INITIALIZER };
+} ds__m = { .lock = PTHREAD_MUTEX_INITIALIZER, .registry = PTHREAD_MUTEX_INITIALIZER, .leaving = PTHREAD_MUTEX_INITIALIZER, .left = PTHREAD_COND_INITIALIZER };
 
 /* What each thread has for the allocator. */
 #define DS__POOL_PUSHES 32
@@ -4508,6 +4510,7 @@ static void ds__mem_limit(ds__mdevice *dev) {
 static void ds__mem_closing(int closing) {
     pthread_mutex_lock(&ds__m.leaving);
     ds__m.closing = closing;
+    while (closing && ds__m.leavers) pthread_cond_wait(&ds__m.left, &ds__m.leaving);
     pthread_mutex_unlock(&ds__m.leaving);
 }
 static ds_result ds__mem_setup(void) {
@@ -5088,10 +5091,14 @@ static ds_result ds__capture_pool_make(uint64_t capture, void *user, void **out)
 static void ds__capture_pool_release(void *user) {
     ds__mpool *p = user;
     pthread_mutex_lock(&ds__m.leaving);
-    if (!ds__m.closing) { /* ds_shutdown ends pools before graphs */
-        atomic_fetch_sub(&p->graphs, 1);
-        ds__mpool_disown(p);
-    }
+    int closing = ds__m.closing; /* ds_shutdown ends pools before graphs */
+    ds__m.leavers += !closing;
+    pthread_mutex_unlock(&ds__m.leaving);
+    if (closing) return;
+    atomic_fetch_sub(&p->graphs, 1);
+    ds__mpool_disown(p);
+    pthread_mutex_lock(&ds__m.leaving);
+    if (!--ds__m.leavers) pthread_cond_broadcast(&ds__m.left);
     pthread_mutex_unlock(&ds__m.leaving);
 }
 
