@@ -1,7 +1,8 @@
-/* The conformance suite: every driver runs the same tests. An argument picks the tests whose name contains it. DS_TEST_ALONE is
-   the suite's own: it names the one test to which this process belongs. */
+/* The conformance suite: every driver runs the same tests. An argument picks the tests whose name contains it, DS_TEST_GROUP those of a
+   group (a file); --groups lists the groups. DS_TEST_ALONE is the suite's own: it names the one test to which this process belongs. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include "harness.h"
 
 #define GROUPS(X) \
@@ -34,14 +35,21 @@ int main(int argc, char **argv) {
     if (getenv("DS_TEST_PEER")) return sharing_peer(); /* the other process of a test */
     static struct CMUnitTest all[2000];
     static char pattern[200];
+    const char *group = getenv("DS_TEST_GROUP");
     size_t count = 0;
+#define LIST(name) puts(#name);
+    if (argc > 1 && !strcmp(argv[1], "--groups")) {
+        GROUPS(LIST)
+        return 0;
+    }
     setenv("DEVSTREAM_CPU_DEVICES", "2", 0); /* tests between devices need two */
     prepare_cuda();
 #define COLLECT(name) \
-    for (size_t i = 0; i < tests_##name##_count && count < sizeof all / sizeof all[0]; i++) \
+    for (size_t i = 0; i < tests_##name##_count && (!group || !strcmp(group, #name)) && count < sizeof all / sizeof all[0]; i++) \
         if (harness_wants(tests_##name[i].initial_state)) all[count++] = tests_##name[i];
     GROUPS(COLLECT)
     if (getenv("DS_TEST_ALONE") && count != 1) return 99;
+    if (group && count == 0) { fprintf(stderr, "there is no group %s\n", group); return 97; }
     if (count == sizeof all / sizeof all[0]) { fprintf(stderr, "there are more tests than have room\n"); return 98; }
     if (argc > 1) {
         snprintf(pattern, sizeof pattern, "*%s*", argv[1]);

@@ -4,7 +4,6 @@
 #include <limits.h>
 #include <stdatomic.h>
 #include <string.h>
-#include <unistd.h>
 
 /* Counts how often every item is handled, and the calls: the argument struct itself. */
 typedef struct tally {
@@ -140,7 +139,7 @@ static int slow_kernel(size_t first, size_t count, const void *args) {
 
 static void test_a_second_thread_joins_a_long_kernel_while_the_host_sleeps(void **state) {
     (void)state;
-    if (sysconf(_SC_NPROCESSORS_ONLN) < 2) skip();
+    if (harness_processors() < 2) skip();
     _Atomic(void *) threads[8];
     slow_args a = { threads, 8 };
     ds_kernel k;

@@ -37,7 +37,7 @@ use=$root/tests/compile/use.c # C and C++
 
 # ---- what is installed ----
 
-cuda= ahead=
+cuda="" ahead=""
 if [ -n "$CUDA_HOME" ] && [ -e "$CUDA_HOME/lib64/libcudart_static.a" ]; then
     cuda=1
     make_ library $with >ahead 2>&1 & ahead=$!

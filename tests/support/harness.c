@@ -1,3 +1,5 @@
+#define _GNU_SOURCE /* the processors of this process */
+#include <sched.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
@@ -92,13 +94,24 @@ static int await(pid_t child) {
     return status;
 }
 
-int harness_respawn(const char *const settings[], FILE *output) {
-    static char no_log[] = "DS_TEST_LOG=";
-    char path[4096], *argv[] = { path, NULL };
-    size_t n = 0, own = 0;
+char **harness_self(void) {
+    static __thread char path[4096], runner[1000], *argv[20]; /* tests start processes on threads */
+    char *rest;
+    size_t n = 0;
     ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
     assert_true(length > 0);
     path[length] = 0;
+    snprintf(runner, sizeof runner, "%s", getenv("DS_TEST_RUNNER") ? getenv("DS_TEST_RUNNER") : "");
+    for (char *w = strtok_r(runner, " ", &rest); w && n < sizeof argv / sizeof *argv - 2; w = strtok_r(NULL, " ", &rest)) argv[n++] = w;
+    argv[n++] = path;
+    argv[n] = NULL;
+    return argv;
+}
+
+int harness_respawn(const char *const settings[], FILE *output) {
+    static char no_log[] = "DS_TEST_LOG=";
+    char **argv = harness_self();
+    size_t n = 0, own = 0;
     while (environ[n]) n++;
     char **env = malloc((n + 5) * sizeof *env);
     assert_non_null(env);
@@ -112,7 +125,7 @@ int harness_respawn(const char *const settings[], FILE *output) {
         posix_spawn_file_actions_adddup2(&actions, fileno(output), 1);
         posix_spawn_file_actions_adddup2(&actions, fileno(output), 2);
     }
-    int failed = posix_spawn(&child, path, &actions, NULL, argv, env), status = failed ? -1 : await(child);
+    int failed = posix_spawnp(&child, argv[0], &actions, NULL, argv, env), status = failed ? -1 : await(child);
     posix_spawn_file_actions_destroy(&actions);
     for (size_t i = 0; i < own; i++) free(env[i]);
     free(env);
@@ -359,6 +372,20 @@ int harness_device_count(void) {
 }
 
 ds_device harness_device(int i) { return (ds_device){ type_under_test(), i % harness_device_count() }; }
+
+int harness_processors(void) {
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
+}
+
+void not_emulated(const char *what) {
+#ifdef HARNESS_EMULATED
+    printf("          skipped: the emulator does not have %s\n", what);
+    skip();
+#else
+    (void)what;
+#endif
+}
 
 void two_devices(void) { if (harness_device_count() < 2) skip(); }
 

@@ -126,6 +126,12 @@ void harness_nap(void);
 /* Starts this program again with some "NAME=value" (up to three, NULL-terminated) in its environment and waits for it; its
    output goes to `output`. Gives what waitpid gives, or -1 when it did not end in time. */
 int harness_respawn(const char *const settings[], FILE *output);
+/* The words that start this program again, with DS_TEST_RUNNER (an emulator, say) before its path; the thread's until its next call. */
+char **harness_self(void);
+/* Skips the rest of the test, and says so, in a build for an emulator (HARNESS_EMULATED) that does not do `what`. */
+void not_emulated(const char *what);
+/* Processors that this process may use. */
+int harness_processors(void);
 
 /* Threads of a test; on them ok_thread, not ok. */
 pthread_t spawn(void *(*fn)(void *), void *arg);
