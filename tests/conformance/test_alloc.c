@@ -151,11 +151,12 @@ static void test_a_request_beyond_all_memory_is_refused_at_once(void **state) {
         ds_stream s = stream(0);
         void *p = &p, *live = block(1000, s);
         paint(live, 1000, 77, s);
-        for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        const size_t count = sizeof sizes / sizeof *sizes - HARNESS_EMULATES; /* qemu would fill its memory with a table of so many pages */
+        for (size_t i = 0; i < count; i++) {
             no_memory(ds_mem_alloc(sizes[i], s, &p));
             assert_null(p);
         }
-        assert_int_equal(stat(0, "num_ooms"), (int64_t)(sizeof sizes / sizeof *sizes));
+        assert_int_equal(stat(0, "num_ooms"), (int64_t)count);
         looks *l = looks_create(100);
         look(l, live, 1000, 77, s);
         ok(ds_stream_synchronize(s));
