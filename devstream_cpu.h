@@ -962,8 +962,8 @@ static void ds__cpu_job_run(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_job *j
 
 /* ---- >>cpu copies and fills --------------------------------------------------------------------------------------- */
 
-/* Copies with stores that go around the caches, four pages side by side: more than one row of memory is open then, which
-   is what the hardware prefetchers and the memory controller like best. */
+/* Copies with stores that go around the caches; on Intel's processors four pages side by side: more than one row of memory is open then, which
+   is what the hardware prefetchers and the memory controller like best there. AMD's take 4.5 times as long for that as for one line after another. */
 static void ds__cpu_stream_copy(char *dst, const char *src, size_t n) {
 #if defined(__x86_64__) && !defined(DS__SANITIZED)
     size_t lead = (size_t)(-(uintptr_t)dst & 63);
@@ -975,7 +975,7 @@ static void ds__cpu_stream_copy(char *dst, const char *src, size_t n) {
         "movdqu 0(%0), %%xmm0\n\tmovdqu 16(%0), %%xmm1\n\tmovdqu 32(%0), %%xmm2\n\tmovdqu 48(%0), %%xmm3\n\t" \
         "movntdq %%xmm0, 0(%1)\n\tmovntdq %%xmm1, 16(%1)\n\tmovntdq %%xmm2, 32(%1)\n\tmovntdq %%xmm3, 48(%1)" \
         : : "r"(src + (at)), "r"(dst + (at)) : "xmm0", "xmm1", "xmm2", "xmm3", "memory")
-    for (; n >= 16384; n -= 16384, dst += 16384, src += 16384)
+    for (int four = __builtin_cpu_is("intel"); four && n >= 16384; n -= 16384, dst += 16384, src += 16384)
         for (size_t i = 0; i < 4096; i += 64) {
             __builtin_prefetch(src + i + 256); __builtin_prefetch(src + i + 4096 + 256);
             __builtin_prefetch(src + i + 8192 + 256); __builtin_prefetch(src + i + 12288 + 256);
