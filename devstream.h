@@ -9421,17 +9421,17 @@ static ds_result ds__memory_made(void *ptr, size_t size, int kind, int backend, 
     return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of %zu bytes", size);
 }
 
-/* The end of a range that was taken out of the table; idle: the caller knows that no work uses the memory. */
-static ds_result ds__memory_over(void *ptr, int kind, const ds__found *f, int idle) {
+/* Waits for the work that may use what was taken out of the table; when that fails it stands there again. */
+static ds_result ds__memory_await(void *ptr, int kind, const ds__found *f) {
     ds_result r = DS_OK;
-    if (f->kind == DS_MEMORY_DEVICE && !idle) r = ds__g.driver[f->backend]->memory_wait(f->device);
+    if (f->kind == DS_MEMORY_DEVICE) r = ds__g.driver[f->backend]->memory_wait(f->device);
     else
-        for (int b = 0; b < DS_BACKEND_COUNT && r == DS_OK && !idle; b++)
+        for (int b = 0; b < DS_BACKEND_COUNT && r == DS_OK; b++)
             if (ds__g.driver[b]) r = ds__g.driver[b]->memory_wait(-1);
     if (r < 0) DS_IGNORE(ds__range_add(ptr, f->end - f->base, kind, f->backend, f->device)); /* there is room: it was there before */
-    else r = ds__g.driver[f->backend]->memory_release(f->kind, f->device, ptr, f->end - f->base);
     return r;
 }
+static ds_result ds__memory_gone(void *ptr, const ds__found *f) { return ds__g.driver[f->backend]->memory_release(f->kind, f->device, ptr, f->end - f->base); }
 
 /* Waits for the work that may use the memory, then releases it. The pointer is unknown meanwhile, so that of two threads
    that end it one is refused; if the wait fails nothing was released and it is known again. */
@@ -9442,7 +9442,8 @@ static ds_result ds__memory_end(void *ptr, int kind, const char *what) {
                     f.kind == DS_MEMORY_DEVICE ? "ds_mem_free" : "ds_pinned_free");
         return ds__fail(DS_ERR_INVALID_VALUE, "%p is not the start of %s", ptr, what);
     }
-    return ds__memory_over(ptr, kind, &f, 0);
+    ds_result r = ds__memory_await(ptr, kind, &f);
+    return r == DS_OK ? ds__memory_gone(ptr, &f) : r;
 }
 
 /* Ends a reservation with all that is mapped in it. */
@@ -9480,6 +9481,16 @@ static void ds__memory_end_all(void) {
     atomic_store(&ds__g.ranges, NULL);
     atomic_store(&ds__g.range_count, 0);
     atomic_fetch_add(&ds__g.range_version, 2); /* what threads have found is void */
+}
+
+/* Something that is nobody's call, into the log. */
+__attribute__((format(printf, 1, 2))) static void ds__warn(const char *format, ...) {
+    char text[400];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    ds__log(DS_LOG_WARNING, 0, text);
 }
 
 /* ---- >>core: memory of the allocator ---- */
@@ -9529,12 +9540,16 @@ DS__SEAM static ds_result ds__pinned_segment_alloc(size_t size, void **out) {
     return r;
 }
 
-/* Waits like ds_free and ds_host_free, unless the caller knows that no work uses the memory (idle). When the wait fails it stays. */
+/* Waits like ds_free and ds_host_free, unless the caller knows that no work uses the memory (idle). When that fails the memory stays; after it
+   the memory is gone, whatever the driver says, and nobody may use it again. */
 static ds_result ds__segment_end(void *ptr, int kind, int idle) {
     ds__found f;
     DS__REQUIRE(ds__range_remove(ptr, kind | DS__HELD_SEGMENT, &f), "%p is not the start of a segment", ptr);
     ds__tls.quiet++;
-    ds_result r = ds__memory_over(ptr, kind | DS__HELD_SEGMENT, &f, idle);
+    ds_result r = idle ? DS_OK : ds__memory_await(ptr, kind | DS__HELD_SEGMENT, &f);
+    ds__tls.mute++;
+    if (r == DS_OK && ds__memory_gone(ptr, &f) < 0) ds__warn("giving %zu bytes at %p back: %s", f.end - f.base, ptr, ds__tls.aside);
+    ds__tls.mute--;
     ds__tls.quiet--;
     return r;
 }
@@ -11363,15 +11378,6 @@ DSDEF ds_result (ds_dtype_parse)(const char *text, ds_dtype *out) {
 }
 
 /* ---- >>core: shutdown -------------------------------------------------------------------------------------------------------------------------------- */
-
-__attribute__((format(printf, 1, 2))) static void ds__warn(const char *format, ...) {
-    char text[400];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    ds__log(DS_LOG_WARNING, 0, text);
-}
 
 static void ds__capture_give_up(ds__capture *c) {
     ds__warn("capture #%llu, begun at %s:%d, was not ended", (unsigned long long)c->id, c->begun.file ? c->begun.file : "?", c->begun.line);

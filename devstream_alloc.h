@@ -2446,7 +2446,7 @@ __attribute__((always_inline)) static inline ds__mblock *ds__find_live(const voi
     ds__arena *a = s ? atomic_load_explicit(&s->arena, memory_order_acquire) : NULL;
     if (!a) return NULL;
     ds__arena_lock(a);
-    ds__mblock *b = atomic_load_explicit(&s->arena, memory_order_relaxed) == a ? ds__find(s, ptr, exact) : NULL;
+    ds__mblock *b = atomic_load_explicit(&s->arena, memory_order_acquire) == a ? ds__find(s, ptr, exact) : NULL;
     if (!b) ds__arena_unlock(a);
     *out_arena = a;
     return b;
@@ -2816,9 +2816,9 @@ static int ds__take_pending(ds__arena *a, int kind, size_t size, size_t most, ds
     for (ds__muse *u = best->uses; u && r == DS_OK; u = u->next)
         if (u->stream.id != stream.id) r = ds__wait_event(stream, u->event, DS__OP_WAIT);
     ds__arena_lock(a);
-    best->quiet = 0;
+    while (r == DS_OK && !ds__ready(a, kind, 0)) { ds__make_ready(a, kind, 0); ds__arena_lock(a); }
+    best->quiet = 0; /* not before: the lock was given up meanwhile */
     if (r == DS_OK) {
-        while (!ds__ready(a, kind, 0)) { ds__make_ready(a, kind, 0); ds__arena_lock(a); }
         ds__pending_out(a, best);
         if (out_whole) {
             ds__count_done(a, kind, (int64_t)best->size, (int64_t)best->asked);
@@ -3494,12 +3494,14 @@ struct ds__wanted {
 static int ds__try(ds__wanted *q) {
     ds__arena *a = q->a;
     ds__arena_lock(a);
-    a->fresh = q->fresh;
+    a->fresh = q->fresh; /* while this thread has the lock */
     while (!ds__ready(a, q->kind, (int64_t)q->size)) { /* room, which peaks follow, is only for what is there */
         int there = a->exact || (ds__unpark_all(a), ds__fit(a, q->kind, q->size) != NULL);
-        if (!there) { a->fresh = 0; ds__arena_unlock(a); return 0; }
+        a->fresh = 0;
+        if (!there) { ds__arena_unlock(a); return 0; }
         ds__make_ready(a, q->kind, (int64_t)q->size);
         ds__arena_lock(a);
+        a->fresh = q->fresh;
     }
     a->tick++;
     q->block = ds__take(a, q->kind, q->size, q->asked);
