@@ -89,7 +89,7 @@ typedef struct ds_cpu_desc {
     int devices;                      /**< virtual devices, 1 to DS_CPU_MAX_DEVICES; 0: 1 [DEVSTREAM_CPU_DEVICES] */
     int workers;                      /**< threads that run copies, fills and kernels, 1 to 256; 0: one per processor, at
                                            least 2 [DEVSTREAM_CPU_WORKERS] */
-    size_t memory_limit;              /**< bytes of each device; 0: the machine's memory */
+    size_t memory_limit;              /**< bytes of each device; 0: the machine's memory [DEVSTREAM_CPU_MEMORY] */
     const unsigned char *peer_access; /**< devices x devices, row = device that reaches, 1 = can; NULL: all can */
     unsigned flags;                   /**< DS_CPU_* */
     uint64_t seed;                    /**< not 0: a scheduler that takes ready streams in a random order drawn from this seed,
@@ -4318,8 +4318,8 @@ static ds_result ds__cpu_start(void) {
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the CPU driver");
     }
     if (desc->peer_access) memcpy(ds__cpu.peers, desc->peer_access, n * n);
-    for (size_t i = 0; i < n; i++)
-        ds__cpu.device[i].limit = desc->memory_limit ? desc->memory_limit : ds__cpu_is_dry(SIZE_MAX) ? (size_t)1 << 38 : ds__os_memory();
+    size_t memory = desc->memory_limit ? desc->memory_limit : ds__cpu_is_dry(SIZE_MAX) ? (size_t)1 << 38 : (size_t)ds__env_number("DEVSTREAM_CPU_MEMORY");
+    for (size_t i = 0; i < n; i++) ds__cpu.device[i].limit = memory ? memory : ds__os_memory();
     /* What the threads read is set before the first runs. All workers count as awake, so that no submission takes one that
        is starting for a missing one. */
     ds__cpu.workers = workers;

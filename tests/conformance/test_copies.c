@@ -671,14 +671,10 @@ static void test_register_refuses_what_overlaps_a_known_range(void **state) {
     drop(PINNED, pin); drop(DEVICE0, d); free(p);
 }
 
-static void test_memory_limit_is_kept_and_memory_info_moves(void **state) {
-    (void)state;
-    const size_t limit = (size_t)8 << 20;
-    ds_cpu_desc cpu = { .devices = 2, .memory_limit = limit };
-    ds_init_desc init = { .cpu = &cpu };
+static void memory_is_limited(const ds_init_desc *init, size_t limit) {
     size_t free0 = 0, free1 = 0, total = 0;
     void *a = NULL, *b = NULL, *c = &a;
-    harness_restart(&init);
+    harness_restart(init);
     ok(ds_device_memory_info(ds_cpu(0), &free0, &total));
     assert_int_equal(total, limit);
     assert_int_equal(free0, limit);
@@ -697,6 +693,23 @@ static void test_memory_limit_is_kept_and_memory_info_moves(void **state) {
     ok(ds_alloc(ds_cpu(0), (size_t)5 << 20, &a)); /* there is room again */
     ok(ds_free(a));
     ok(ds_free(b));
+    harness_shutdown();
+}
+
+static void test_memory_limit_is_kept_and_memory_info_moves(void **state) {
+    (void)state;
+    const size_t limit = (size_t)8 << 20;
+    ds_cpu_desc cpu = { .devices = 2, .memory_limit = limit };
+    ds_init_desc init = { .cpu = &cpu };
+    const char *was = getenv("DEVSTREAM_CPU_MEMORY");
+    char before[24];
+    snprintf(before, sizeof before, "%s", was ? was : "");
+    memory_is_limited(&init, limit);
+    setenv("DEVSTREAM_CPU_MEMORY", "8388608", 1);
+    memory_is_limited(&(ds_init_desc){ 0 }, limit);
+    setenv("DEVSTREAM_CPU_MEMORY", "1", 1); /* the program's word comes first */
+    memory_is_limited(&init, limit);
+    if (was) setenv("DEVSTREAM_CPU_MEMORY", before, 1); else unsetenv("DEVSTREAM_CPU_MEMORY");
     harness_restart(NULL);
 }
 
