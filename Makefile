@@ -76,7 +76,7 @@ demo: $(B)/examples/demo $(B)/examples/train ## build the demo and run it; FILE=
 train: $(B)/examples/train ## train a network on pictures of digits, on one device and on four
 	@$(B)/examples/train
 
-examples: $(patsubst %.c,$(B)/%,$(wildcard examples/*.c)) ## build hello, demo, train, devices, graph, memory and replay
+examples: $(patsubst %.c,$(B)/%,$(wildcard examples/*.c)) ## build the programs of examples/
 	@echo "built in $(B)/examples:" $(notdir $^)
 
 check: cmocka ## all tests with the default compiler
@@ -191,6 +191,7 @@ docs: ## pages of the reference in build/docs/html; a warning is an error
 	@mkdir -p build/docs
 	@cd docs && doxygen -l ../build/docs/default.xml && awk -f layout.awk ../build/docs/default.xml >../build/docs/layout.xml && \
 	    DEVSTREAM_VERSION=$(VERSION) doxygen Doxyfile
+	@docs/search.sh build/docs/html/search && grep -q "'broadcast_5finto_" build/docs/html/search/functions_*.js
 	@cat build/docs/html/*_8h.html >build/docs/headers.html && for name in $$(sed -n 's/^DSDEF [^(]*[ *]\(ds_[a-z0-9_]*\)(.*/\1/p' $(HEADERS)); do \
 	    grep -q "</span>$$name()" build/docs/headers.html || { echo "docs: $$name is not in the reference"; exit 1; }; done
 	@echo "docs: build/docs/html/index.html"
