@@ -59,6 +59,8 @@ INSTALL      = PREFIX='$(PREFIX)' INCLUDEDIR='$(INCLUDEDIR)' LIBDIR='$(LIBDIR)' 
 
 PLUGINS     := $(B)/plugin.so $(B)/nvml.so $(B)/nvml-old.so
 TEST_ENV    := DEVSTREAM_CPU_DEVICES=2 DS_TEST_PLUGIN=$(abspath $(B)/plugin.so)
+# The suite whole, or with SHARE=N an N-th of its groups.
+suite        = $(if $(SHARE),tests/groups.sh $(1) $(RUN),$(RUN) $(1))
 
 .PHONY: help demo train examples check conformance conformance-cuda conformance-linked linked-shared linked-static unit fault mutants kernels check-gpu features build-tests compile-matrix pages asan tsan model bench docs \
         amalgamate lint library install uninstall check-install check-musl check-aarch64 conformance-groups newcomer install-deps cmocka clean force
@@ -89,7 +91,7 @@ build-tests: $(B)/conformance $(PLUGINS) $(UNIT) $(FAULT) $(ON_CUDA)
 
 conformance: cmocka $(B)/conformance $(PLUGINS) ## only the conformance suite
 	@rm -f $(LOG)-cpu.log
-	@$(TEST_ENV) DS_TEST_LOG=$(LOG)-cpu.log $(RUN) $(B)/conformance
+	@$(TEST_ENV) DS_TEST_LOG=$(LOG)-cpu.log $(call suite,$(B)/conformance)
 	@for n in $(if $(MODE),3,1 3 4 8); do echo "== collectives, $$n devices"; \
 	    $(TEST_ENV) DEVSTREAM_CPU_DEVICES=$$n DS_RANDOM_SEEDS=200 DS_RANDOM_FIRST=$${n}0000 $(RUN) $(B)/conformance comm || exit 1; done
 
@@ -98,7 +100,7 @@ conformance-cuda: cmocka $(PLUGINS) $(ON_CUDA) ## the conformance suite through 
 ifeq ($(CUDA_HOME),)
 	@echo "skip  the CUDA driver: no toolkit found (CUDA_HOME)"
 else
-	@DS_TEST_DRIVER=cuda $(TEST_ENV) DS_TEST_LOG=$(LOG)-cuda.log $(RUN) $(B)/conformance-standin
+	@DS_TEST_DRIVER=cuda $(TEST_ENV) DS_TEST_LOG=$(LOG)-cuda.log $(call suite,$(B)/conformance-standin)
 	@for set in $(if $(MODE),,DEVICES=1) PEERS=none; do echo "== collectives, $$set"; \
 	    env DS_TEST_DRIVER=cuda $(TEST_ENV) STANDIN_$$set $(RUN) $(B)/conformance-standin comm || exit 1; done
 endif
@@ -155,8 +157,8 @@ asan: export UBSAN_OPTIONS ?= print_stacktrace=1
 asan tsan: cmocka
 	$(SUBMAKE) MODE=$@ -j$(JOBS) build-tests
 	$(SUBMAKE) MODE=$@ -j$(JOBS) --output-sync=target conformance conformance-cuda unit fault
-asan: ## the tests with the address and undefined-behaviour sanitizers
-tsan: ## the tests with the thread sanitizer
+asan: ## the tests with the address and undefined-behaviour sanitizers; SHARE=2: half of the suite
+tsan: ## the tests with the thread sanitizer; SHARE=2: half of the suite
 
 # The conformance suite on the CPU driver, with a few seeds of the random programs.
 # qemu 7.2 on x86-64 lets a load overtake the store before it, which aarch64 forbids when both are sequentially consistent (stlr, ldar):
