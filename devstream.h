@@ -1690,7 +1690,7 @@ typedef struct ds__tls_block {
     int quiet;           /* memory comes and goes for the allocator, which no open capture forbids: torch makes the thread relaxed for it */
     ds_capture_mode mode;/* which captures' rules the thread keeps: ds_capture_exchange_mode */
     uint64_t number;     /* of the thread, once asked for */
-    int upper_locked;    /* the allocator holds locks that stream_gone_fn takes */
+    int upper_locked;    /* locks are held that stream_gone_fn takes, or under which no destructor of the user's may run: nothing is reclaimed */
     uint64_t arena_stream; /* the allocator's: the stream that the thread allocated on last, its slot and its arena */
     struct ds__slot *arena_slot;
     struct ds__arena *arena;
@@ -2559,13 +2559,13 @@ static int ds__body_ancestors(const ds__body *b, const uint32_t *nodes, size_t c
 }
 
 /* "node 3 (kernel add_rows)" */
-static const char *ds__node_print(const ds__body *b, uint32_t index, char *out, size_t size) {
-    const ds__node *n = b->node[index];
+static const char *ds__node_text(const ds__node *n, uint32_t index, char *out, size_t size) {
     const char *name = n->kind == DS_NODE_KERNEL ? n->op.u.kernel.kernel->name : "";
     snprintf(out, size, "node %u (%s%s%.60s%s%.60s)", (unsigned)index, ds__node_names[n->kind], *name ? " " : "", name, n->label ? " " : "",
              n->label ? n->label : "");
     return out;
 }
+static const char *ds__node_print(const ds__body *b, uint32_t index, char *out, size_t size) { return ds__node_text(b->node[index], index, out, size); }
 
 /* ---- >>capture: what both drivers know of open captures --------------------------------------------------------------- */
 
@@ -3076,7 +3076,7 @@ typedef struct ds__cuda_stream {
     int priority;
     _Atomic uint64_t capture;        /* the number of the capture that it was last seen in */
     int owned, blocking;             /* the handle ends with this object; it is ordered with the legacy stream */
-    int given;                       /* the handle is the caller's again, and with it what it captures */
+    int hidden;                      /* the handle is the caller's, or may go at any time: CUDA is not asked for it any more */
     uint64_t thread;                 /* a per-thread stream's */
     ds__lock lock;                   /* of `mark`, between its record and the wait for it */
     cudaEvent_t mark;                /* what other streams wait for; made when first needed */
@@ -3590,7 +3590,7 @@ static void ds__cuda_find_spoilt(const ds__cuda_scope *scope, const char *rule);
 static int ds__cuda_is_shared(const ds__cuda_stream *s) {
     int found = 0;
     ds__lock_take(&ds__cuda.lock);
-    for (const ds__cuda_stream *o = ds__cuda.streams; o; o = o->next) found |= o != s && o->handle == s->handle && o->device == s->device;
+    for (const ds__cuda_stream *o = ds__cuda.streams; o; o = o->next) found |= o != s && !o->hidden && o->handle == s->handle && o->device == s->device;
     ds__lock_give(&ds__cuda.lock);
     return found;
 }
@@ -3601,7 +3601,7 @@ static void ds__cuda_end_stream(ds__cuda_stream *s, int owned) {
     ds__cuda_scope scope;
     ds__cuda_unlist_stream(s); /* first, so that nobody finds the handle any more */
     ds__cuda_enter_or_not(&scope, s->device);
-    if (DS__UNLIKELY(ds__captures_open()) && (owned || (s->kind == DS__STREAM_NEW && !s->given && !ds__cuda_is_shared(s)))) ds__cuda_stop_capture(&scope, s);
+    if (DS__UNLIKELY(ds__captures_open()) && (owned || (s->kind == DS__STREAM_NEW && !s->hidden && !ds__cuda_is_shared(s)))) ds__cuda_stop_capture(&scope, s);
     if (s->mark) ds__cuda_ignore(&scope, cudaEventDestroy(s->mark));
     if (owned) ds__cuda_ignore(&scope, cudaStreamDestroy(s->handle));
     if (DS__UNLIKELY(owned && ds__captures_open())) ds__cuda_find_spoilt(&scope, "a stream that was forked into the capture was destroyed");
@@ -3613,15 +3613,22 @@ static void ds__cuda_end_stream(ds__cuda_stream *s, int owned) {
 static void ds__cuda_stream_forget(void *stream) { ds__cuda_end_stream(stream, 0); }
 static void ds__cuda_stream_destroy(void *stream) { ds__cuda_end_stream(stream, ((ds__cuda_stream *)stream)->kind == DS__STREAM_NEW); }
 
-static void ds__cuda_stream_hide(void *stream) {
+static void ds__cuda_stream_unwrap(void *stream) {
     ds__cuda_stream *s = stream;
     ds__lock_take(&ds__cuda.lock);
     s->owned = s->blocking = 0;
+    s->hidden = 1;
     ds__lock_give(&ds__cuda.lock);
 }
-static void ds__cuda_stream_unwrap(void *stream) {
-    ds__cuda_stream_hide(stream);
-    ((ds__cuda_stream *)stream)->given = 1;
+/* The object may stay, as somebody's current stream: what began on the handle is over now, not when it goes. */
+static void ds__cuda_stream_hide(void *stream) {
+    ds__cuda_scope scope;
+    ds__cuda_stream *s = stream;
+    ds__cuda_stream_unwrap(s);
+    if (DS__LIKELY(!ds__captures_open()) || ds__cuda_is_shared(s)) return;
+    ds__cuda_enter_or_not(&scope, s->device);
+    ds__cuda_stop_capture(&scope, s);
+    ds__cuda_leave(&scope);
 }
 
 /* Lists a wrapper; refuses a second owner. */
@@ -4928,7 +4935,7 @@ static ds_result ds__cuda_wait_streams_of(const ds__cuda_scope *scope) {
     const ds__cuda_stream legacy = { .handle = cudaStreamLegacy, .device = scope->device, .kind = DS__STREAM_LEGACY }, *s = &legacy;
     for (; s && count < room && failed == cudaSuccess; s = s == &legacy ? ds__cuda.streams : s->next) {
         enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusActive;
-        if (s->device != scope->device || (s->kind == DS__STREAM_PER_THREAD && s->thread != ds__cuda_this_thread())) continue;
+        if (s->hidden || s->device != scope->device || (s->kind == DS__STREAM_PER_THREAD && s->thread != ds__cuda_this_thread())) continue;
         cudaError_t code = cudaStreamIsCapturing(s->handle, &status);
         ds__cuda_ignore(scope, code);
         if (code != cudaSuccess || status != cudaStreamCaptureStatusNone) continue;
@@ -7364,7 +7371,8 @@ static void ds__barrier(void) {
    not on hot paths. */
 static void ds__reclaim(void) {
     ds__thread *ended = NULL;
-    if (DS__LIKELY(atomic_load_explicit(&ds__g.dead, memory_order_acquire) == 0) || ds__tls.upper_locked || !ds__tls.thread) return; /* a thread without pins is no help yet */
+    if (DS__LIKELY(atomic_load_explicit(&ds__g.dead, memory_order_acquire) == 0) || ds__tls.upper_locked) return;
+    if (!ds__tls.thread || ds__tls.epoch != ds__g.epoch) return; /* a thread without pins, or with those of before ds_shutdown, is no help yet */
     ds__lock_take(&ds__g.lock);
     for (ds__thread **p = &ds__g.threads; *p; ) {
         ds__thread *t = *p;
@@ -8574,7 +8582,9 @@ static ds_result ds__legacy(ds_device device, ds_stream *out) {
     ds_stream *slot = &ds__g.legacy[ds__ordinal(device)];
     ds_result r = DS_OK;
     pthread_mutex_lock(&ds__g.mutex); /* made once; a lock is fine on this path, the handle can be kept */
+    ds__tls.upper_locked++; /* nothing is reclaimed under this mutex, which is also taken under locks that this takes */
     if (!slot->id) r = ds__stream_new(device, DS__STREAM_LEGACY, 0, 0, NULL, slot);
+    ds__tls.upper_locked--;
     if (r == DS_OK) *out = *slot;
     pthread_mutex_unlock(&ds__g.mutex);
     return r;
@@ -10399,18 +10409,18 @@ static ds_result ds__graph_append(ds__graph *g, const ds_node_desc *desc, ds__bo
     ds__body *b = g->body;
     ds__node *n = NULL;
     uint32_t *list = ds__alloc((count + 1) * sizeof *list);
+    int shared = ds__graph_share(g);
     unsigned char *seen = list ? ds__alloc(b->count + 1u) : NULL;
-    if (!seen) { ds__release(list); return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu dependencies", count); }
-    ds_result r = DS_OK;
-    uint32_t known = b->count; /* what a capture adds meanwhile nobody has a handle of */
+    ds_result r = seen ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu dependencies", count);
     for (size_t i = 0; i < count && r == DS_OK; i++) {
         r = ds__node_index(b, deps[i], &list[i]);
-        if (r == DS_OK && list[i] < known && seen[list[i]]++) r = ds__fail(DS_ERR_INVALID_VALUE, "dependency %zu is there twice", i);
+        if (r == DS_OK && seen[list[i]]++) r = ds__fail(DS_ERR_INVALID_VALUE, "dependency %zu is there twice", i);
     }
+    ds__graph_unshare(shared);
     ds__release(seen);
     if (r == DS_OK) r = ds__node_of_desc(b, desc, child, &n);
     if (r == DS_OK) {
-        int shared = ds__graph_share(g);
+        shared = ds__graph_share(g);
         r = ds__body_append(b, n, list, count);
         if (r == DS_OK && (r = b->driver->graph_add(b, b->count - 1)) < 0) b->count--;
         if (r == DS_OK) *out = ds__node_handle(b, b->count - 1);
@@ -10621,14 +10631,14 @@ static const char *const ds__update_texts[] = { "success", "it failed", "the nod
                                                 "a kernel is another one, which the driver cannot change", "the memory is of another kind or device", "the driver cannot change such a node",
                                                 "a kernel is for another device", "an attribute changed" };
 
-/* Makes a fresh node for `index`, of the kind that stands there. */
-static ds_result ds__node_fresh(ds__body *b, uint32_t index, const ds_node_desc *desc, ds__body **child, ds__node **out) {
+/* Makes a fresh node for `index`, of the kind of the one that stands there now. A capture may be adding nodes: the list is not looked at. */
+static ds_result ds__node_fresh(ds__body *b, const ds__node *now, uint32_t index, const ds_node_desc *desc, ds__body **child, ds__node **out) {
     char text[160];
     *out = NULL;
     DS__REQUIRE(desc, "desc is NULL");
-    DS__REQUIRE(desc->kind == b->node[index]->kind, "%s cannot become another kind (%d)", ds__node_print(b, index, text, sizeof text), (int)desc->kind);
+    DS__REQUIRE(desc->kind == now->kind, "%s cannot become another kind (%d)", ds__node_text(now, index, text, sizeof text), (int)desc->kind);
     ds_result r = ds__node_of_desc(b, desc, child, out);
-    if (r == DS_OK) { (*out)->op.file = b->node[index]->op.file; (*out)->op.line = b->node[index]->op.line; }
+    if (r == DS_OK) { (*out)->op.file = now->op.file; (*out)->op.line = now->op.line; }
     if (r == DS_OK && ds__tls.site.file) { (*out)->op.file = ds__tls.site.file; (*out)->op.line = (uint32_t)ds__tls.site.line; }
     return r;
 }
@@ -10642,9 +10652,12 @@ DSDEF ds_result (ds_graph_set_node)(ds_graph graph, ds_graph_node node, const ds
     if (g) {
         uint32_t i = 0;
         ds__node *fresh = NULL;
-        r = ds__node_index(g->body, node, &i);
-        if (r == DS_OK) r = ds__node_fresh(g->body, i, desc, &child, &fresh);
         int shared = ds__graph_share(g);
+        r = ds__node_index(g->body, node, &i);
+        const ds__node *now = r == DS_OK ? g->body->node[i] : NULL; /* it stays, as long as the graph is locked */
+        ds__graph_unshare(shared);
+        if (r == DS_OK) r = ds__node_fresh(g->body, now, i, desc, &child, &fresh);
+        shared = ds__graph_share(g);
         if (r == DS_OK) r = g->body->driver->graph_set(g->body, i, fresh);
         if (r == DS_OK) old = ds__body_replace(g->body, i, fresh);
         ds__graph_unshare(shared);
@@ -10991,7 +11004,7 @@ DSDEF ds_result (ds_graph_exec_set_node)(ds_graph_exec exec, ds_graph_node node,
         uint32_t i = 0;
         ds__node *fresh = NULL;
         r = ds__node_index(x->body, node, &i);
-        if (r == DS_OK) r = ds__node_fresh(x->body, i, desc, &child, &fresh);
+        if (r == DS_OK) r = ds__node_fresh(x->body, x->body->node[i], i, desc, &child, &fresh);
         if (r == DS_OK && (r = ds__exec_put(x, i, fresh, &old)) < 0) ds__node_discard(fresh);
         r = ds__exec_give(x, r);
         ds__node_free(old);
@@ -11122,8 +11135,10 @@ DSDEF ds_result (ds_graph_exec_replace_pointers)(ds_graph_exec exec, void *const
 /* The capture is over: its graph becomes the caller's, or goes. */
 static void ds__capture_over(ds__capture *c, int failed) {
     ds__graph *g = (void *)ds__slot_at(&ds__g.graphs, (uint32_t)c->graph.id - 1);
+    ds__ref(g); /* else another thread could free it, and its slot be another graph's, before it is counted down */
     if (failed && !c->into) ds__table_kill(&ds__g.graphs, g); /* first: nobody can destroy it as long as it is being captured */
     atomic_fetch_sub(&g->capturing, 1);
+    ds__unref(&ds__g.graphs, g);
     ds__release(c);
 }
 
@@ -11181,6 +11196,7 @@ DSDEF ds_result (ds_capture_begin_to_graph)(ds_stream stream, ds_graph graph, co
     if (g) {
         if (g->body->driver->type != s->driver->type) r = ds__fail(DS_ERR_CROSS_DRIVER, "the graph and the stream belong to different drivers");
         else if (atomic_load(&g->capturing)) r = ds__being_captured(g);
+        else if (!ds__slot_is(&g->slot, graph.id)) r = ds__fail(DS_ERR_INVALID_HANDLE, "the graph was destroyed"); /* while this call waited for its lock */
         else r = ds__capture_start(s, g, dependencies, count, mode, 1);
         r = ds__graph_give(g, r);
     }
@@ -11428,6 +11444,13 @@ DSDEF ds_result (ds_shutdown)(void) {
     int state = atomic_load(&ds__g.state);
     ds_result r = DS_OK;
     if (state == DS__READY) {
+        static ds__thread own; /* of a thread that has not called devstream, or not since an earlier end: what follows pins */
+        if (!tls->thread || tls->epoch != ds__g.epoch) {
+            memset(&own, 0, sizeof own);
+            own.device = ds__g.backend[0].device_count ? ds_cuda(0) : ds_cpu(0);
+            tls->thread = &own;
+            tls->epoch = ds__g.epoch;
+        }
         while (ds__g.captures) ds__capture_give_up(ds__g.captures);
         for (int b = 0; b < DS_BACKEND_COUNT; b++)
             for (int i = 0; ds__g.driver[b] && i < ds__g.backend[b].device_count; i++) {

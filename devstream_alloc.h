@@ -737,6 +737,7 @@ struct ds__segment {
     uint8_t kind, source;         /* DS__SMALL or DS__LARGE; DS__FROM_* */
     uint8_t oversize;             /* counted among those of max_split_size or more */
     uint8_t direct;               /* one block of a backend without a cache: its free is the segment's end */
+    uint8_t leaving;              /* its memory is given back, and may be another segment's at once; under the registry's lock */
     uint64_t native;              /* what the upstream was given as stream; growing: the page that the policy asked for */
     uint64_t serial;              /* counts segments: orders free blocks beyond their addresses */
     uint32_t index;               /* in the registry */
@@ -829,7 +830,7 @@ struct ds__mpool {
     size_t split_above[2];        /* the rest of a plain block is worth keeping from this size on, by kind */
     _Atomic size_t reserved;
     size_t limit;
-    _Atomic int owners;           /* changed under the device's lock */
+    _Atomic int owners;           /* raised, and looked at for none, under the device's lock */
     _Atomic int graphs;           /* those among them that are captures and graphs: they use free memory too */
     char *label;
     ds__arena *arenas;
@@ -1535,6 +1536,16 @@ static void ds__mdevice_unlock(ds__mdevice *dev) {
     pthread_mutex_unlock(&dev->lock);
 }
 
+/* Between the question whether something captures and work that must not come into a capture none begins. Destructors of the user's wait as well: they could free. */
+static void ds__hold_captures(void) {
+    pthread_mutex_lock(&ds__g.begin);
+    ds__tls.upper_locked++;
+}
+static void ds__let_captures(void) {
+    ds__tls.upper_locked--;
+    pthread_mutex_unlock(&ds__g.begin);
+}
+
 static const char *ds__mem_label(void) {
     unsigned n = ds__mtls.labels;
     return n == 0 ? NULL : ds__mtls.label[n <= DS__LABELS ? n - 1 : DS__LABELS - 1];
@@ -2092,9 +2103,15 @@ __attribute__((noinline)) static ds__segment *ds__segment_shared(const void *ptr
     ds__segment *s;
     pthread_mutex_lock(&ds__m.registry);
     size_t i = ds__sorted_after((uintptr_t)ptr);
+    while (i > 0 && ds__m.sorted[i - 1]->leaving) i--;
     s = i > 0 ? ds__m.sorted[i - 1] : NULL;
     pthread_mutex_unlock(&ds__m.registry);
     return s;
+}
+static void ds__segment_leaves(ds__segment *s, int leaves) {
+    pthread_mutex_lock(&ds__m.registry);
+    s->leaving = (uint8_t)leaves;
+    pthread_mutex_unlock(&ds__m.registry);
 }
 
 /* Enters the granules of [at, at + size) for the segment, or takes them out. The registry is locked. 0: no memory. */
@@ -2595,9 +2612,9 @@ static void ds__record_late(const ds__stream *s, ds_stream stream) {
 static void ds__mem_stream_gone(ds__stream *s) {
     ds__mdevice *dev = ds__mem_device_at(ds__backend_of(s->device), s->device.index);
     ds_stream handle = { ds__handle(&s->slot) };
+    ds__record_late(s, handle); /* blocks of other devices too */
     if (!dev) return;
     const void *identity = s->driver->stream_identity(s->native);
-    ds__record_late(s, handle);
     ds__mdevice_lock(dev);
     for (ds__mpool *p = &dev->main; p; p = p->next)
         for (ds__arena *a = p->arenas; a; a = a->next) {
@@ -2682,15 +2699,23 @@ static uint64_t ds__capture_of_handle(ds_stream stream) {
     return capture;
 }
 
-/* Gives a use the event that it was to get when a capture is over. 0: one is open still. */
-static int ds__record_now(ds__muse *u) {
+/* Gives a use the event that it was to get when a capture is over. 0: one is open still. Captures are held. */
+static int ds__record_held(ds__muse *u) {
     if (ds__captures_open()) return 0;
     if (!ds__use_claim(u)) return 1;
     ds__tls.mute++;
     ds_result r = ds__event_record(u->event, u->stream, DS__OP_RECORD);
     ds__tls.mute--;
-    u->recorded = r == DS_OK || r == DS_ERR_FAILED || (r == DS_ERR_INVALID_HANDLE && !u->lost); /* a stream that has ended recorded it then; one that has failed needs none */
+    u->recorded = r == DS_OK || r == DS_ERR_FAILED; /* one that has failed needs none */
+    u->lost |= r == DS_ERR_INVALID_HANDLE; /* it has ended, or was given away, and did not see the use: nobody knows when it is done */
     return u->recorded;
+}
+static int ds__record_now(ds__muse *u) {
+    if (ds__captures_open()) return 0;
+    ds__hold_captures();
+    int recorded = ds__record_held(u);
+    ds__let_captures();
+    return recorded;
 }
 
 /* Whether the uses of a block are done; a use whose stream or device has failed is. What was used in a capture is used in the order of its graph. No lock is held. */
@@ -2816,7 +2841,8 @@ static int ds__take_pending(ds__arena *a, int kind, size_t size, size_t most, ds
     for (ds__muse *u = best->uses; u && r == DS_OK; u = u->next)
         if (u->stream.id != stream.id) r = ds__wait_event(stream, u->event, DS__OP_WAIT);
     ds__arena_lock(a);
-    while (r == DS_OK && !ds__ready(a, kind, 0)) { ds__make_ready(a, kind, 0); ds__arena_lock(a); }
+    int64_t room = out_whole ? (int64_t)best->size : 0;
+    while (r == DS_OK && !ds__ready(a, kind, room)) { ds__make_ready(a, kind, room); ds__arena_lock(a); }
     best->quiet = 0; /* not before: the lock was given up meanwhile */
     if (r == DS_OK) {
         ds__pending_out(a, best);
@@ -2900,7 +2926,7 @@ static ds__segment *ds__segment_new(ds__arena *a, int kind, int source, char *ba
     s->source = (uint8_t)source;
     s->serial = ++ds__m.serial;
     s->native = 0;
-    s->direct = 0;
+    s->direct = s->leaving = 0;
     s->first = NULL;
     size_t i = ds__sorted_after((uintptr_t)base);
     memmove(&ds__m.sorted[i + 1], &ds__m.sorted[i], (ds__m.sorted_count - i) * sizeof *ds__m.sorted);
@@ -3096,7 +3122,11 @@ static ds_result ds__segment_return(ds__arena *a, ds__segment *s) {
     ds__segment copy = *s;
     int pinned = s->source == DS__FROM_PINNED || s->source == DS__FROM_REGISTERED;
     /* An upstream is not asked whether it can wait; pinned memory has no stream. */
-    ds_result r = pinned || ds__arena_drain(a) || s->source == DS__FROM_UPSTREAM ? ds__source_free(a, &copy) : DS_ERR_ILLEGAL_STATE;
+    ds_result r = pinned || ds__arena_drain(a) || s->source == DS__FROM_UPSTREAM ? DS_OK : DS_ERR_ILLEGAL_STATE;
+    if (r == DS_OK) {
+        ds__segment_leaves(s, 1);
+        if ((r = ds__source_free(a, &copy)) < 0) ds__segment_leaves(s, 0);
+    }
     ds__arena_lock(a);
     if (r < 0) { /* it is still there */
         s->first->quiet = 0;
@@ -3325,6 +3355,7 @@ static size_t ds__unmap_block(ds__arena *a, ds__mblock *b, size_t most) {
 static int ds__arena_drain(ds__arena *a) {
     ds_result r;
     ds__tls.quiet++;
+    ds__tls.upper_locked++; /* `grow` may be held: ds__reclaim runs destructors of the user's, and never under a lock */
     if (a->orphan && a->end.id) {
         r = ds__event_sync(a->end, DS__FOREVER);
     } else { /* to wait for a stream would spoil a capture that begins on it meanwhile */
@@ -3337,6 +3368,7 @@ static int ds__arena_drain(ds__arena *a) {
     }
     if (r < 0 && r != DS_ERR_FAILED && !ds__captures_open()) /* the stream has ended, and nobody knows when it is done; or is another thread's own */
         r = ds__driver_of(a->dev->device)->device_synchronize(a->dev->device.index);
+    ds__tls.upper_locked--;
     ds__tls.quiet--;
     return r == DS_OK || r == DS_ERR_FAILED;
 }
@@ -3356,6 +3388,7 @@ static size_t ds__arena_trim(ds__arena *a, size_t most, size_t least) {
             ds__mblock *skip = NULL; /* blocks of this bin that were looked at stand before it */
             do {
                 found = NULL;
+                if (a->pool->graphs) { stays = 1; break; } /* since just now: what is free may be a graph's */
                 for (ds__mblock *b = skip ? skip->list_next : a->bins[kind].head[i]; b && !found; b = b->list_next) {
                     ds__segment *s = b->seg;
                     size_t from = s->page ? ((size_t)(b->ptr - s->base) + s->page - 1) / s->page * s->page : 0;
@@ -3456,6 +3489,7 @@ static void ds__collect_garbage(ds__arena *a) {
         uint64_t ages = 0, count = 0;
         more = 0;
         ds__arena_lock(a);
+        if (a->pool->graphs) { ds__arena_unlock(a); break; } /* since just now: what is free may be a graph's */
         for (ds__segment *s = a->segments; s; s = s->next)
             if (!s->page && s->kind == DS__LARGE && s->first && s->first->state == DS_BLOCK_FREE && !s->first->next && !s->first->quiet) { ages += a->tick - s->first->asked; count++; }
         for (ds__segment *s = a->segments, *next; s && count && done < target; s = next) {
@@ -3551,8 +3585,9 @@ static int ds__borrow(ds__wanted *q, ds__arena *from) {
     ds_result r = !pending ? DS_OK : !q->aligned && ds__take_pending(from, q->kind, q->size, most, q->stream, q->asked, &other.block) ? DS_OK : DS_ERR_OUT_OF_MEMORY;
     int found = r == DS_OK;
     if (found) o = ds__owner_of(from);
+    if (found) ds__hold_captures(); /* else one may begin on the other stream, and the request's would come into it by the event */
     int own = !o.orphan && o.stream.id == q->stream.id; /* another pool's, but the same stream's: nobody waits */
-    if (found && !ds__can_await(q, o)) { /* it has become another's, or nobody's */
+    if (found && ((from->pool != q->a->pool && from->pool->graphs) || !ds__can_await(q, o))) { /* it has become another's, nobody's, or a graph's */
         r = DS_ERR_ILLEGAL_STATE;
     } else if (found && o.orphan) {
         r = ds__wait_event(q->stream, o.end, DS__OP_WAIT);
@@ -3560,6 +3595,7 @@ static int ds__borrow(ds__wanted *q, ds__arena *from) {
         r = ds__event_record(u->event, o.stream, DS__OP_RECORD);
         if (r == DS_OK) r = ds__wait_event(q->stream, u->event, DS__OP_WAIT);
     }
+    if (found) ds__let_captures();
     if (found && r < 0 && pending) { /* it stays pending, for the request's stream */
         DS_IGNORE(ds__event_record(u->event, q->stream, DS__OP_RECORD));
         u->stream = q->stream;
@@ -3891,6 +3927,7 @@ static void ds__block_over(ds__arena *a, ds__mblock *b) {
     ds__muses_drop(a, b->uses);
     b->uses = NULL;
     b->lent = 0;
+    b->guarded = 0;
     if (b->oversize) { b->oversize = 0; ds__count_oversize(a, -1); }
     ds__count_free(a, b->seg->kind, (int64_t)b->size, (int64_t)b->asked);
     (void)ds__merge_in(a, b);
@@ -3914,20 +3951,28 @@ __attribute__((unused)) static void ds__mem_return(ds__mblock *b) {
 }
 
 /* Gives every use without an event one, at the end of its stream; a stream that has ended needs none. Uses of streams that capture what the block
-   belongs to are ordered by the graph. Nothing is locked; the block is in no list. */
-static ds_result ds__record_uses(ds__mblock *b) {
+   belongs to are ordered by the graph. Captures are held; the block is in no list. */
+static ds_result ds__record_uses_held(ds__mblock *b) {
     for (ds__muse *u = b->uses; u; u = u->next) {
         if (!ds__use_claim(u)) continue;
         uint64_t capture = ds__capture_of_handle(u->stream);
         if (capture && capture != u->capture) { u->recorded = 0; continue; } /* what counts is the work from before: when the capture is over */
         u->capture = capture;
         ds_result r = ds__event_record(u->event, u->stream, DS__OP_RECORD);
-        if (r == DS_ERR_INVALID_HANDLE && u->lost) { u->recorded = 0; continue; }
-        if (r == DS_ERR_INVALID_HANDLE) r = DS_OK; /* the stream has ended: the event is one of before, or none, and done */
+        if (r == DS_ERR_INVALID_HANDLE) { u->lost = 1; u->recorded = 0; continue; } /* a stream that has ended and saw the use has recorded it */
         u->recorded = r >= 0;
         if (r < 0) return r;
     }
     return DS_OK;
+}
+static ds_result ds__record_uses(ds__mblock *b) {
+    const ds__muse *u = b->uses;
+    while (u && u->recorded == 1) u = u->next;
+    if (!u) return DS_OK;
+    ds__hold_captures();
+    ds_result r = ds__record_uses_held(b);
+    ds__let_captures();
+    return r;
 }
 
 /* The long way of a free. The arena is locked and the block is live; unlocks. */
@@ -4051,7 +4096,6 @@ static ds_result ds__note_use(void *ptr, ds_stream stream, int now, int strict, 
     if (now) r = ds__event_record(u ? u->event : fresh->event, stream, DS__OP_RECORD);
     ds__arena_lock(a);
     int still = b->state == DS_BLOCK_LIVE && b->ptr == start && b->seg;
-    if (r == DS_OK && u && still) { u->recorded = 1; u->capture = capture; }
     if (fresh && r == DS_OK && still) {
         fresh->capture = capture;
         ds__muse **at = b->lent && b->uses ? &b->uses->next : &b->uses;
@@ -4153,7 +4197,11 @@ static void ds__watched_free(ds__arena *a, ds__mblock *b) {
                 }
         ds__release(seen);
     }
-    if (ds__policy(a->pool)->poison && !b->uses) DS_IGNORE(ds__own_fill(stream, b->ptr, DS__POISON, b->size));
+    if (ds__policy(a->pool)->poison && !b->uses) {
+        ds__hold_captures();
+        if (!ds__captures_open()) DS_IGNORE(ds__own_fill(stream, b->ptr, DS__POISON, b->size));
+        ds__let_captures();
+    }
     if (ds__policy(a->pool)->debug && ds__validate(a->dev) < 0) ds__warn("%s", ds__tls.aside);
     ds__tls.mute--;
 }
@@ -4260,10 +4308,10 @@ static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, 
 static int ds__direct_record(ds__mblock *b) {
     int done = 1;
     if (!b->uses) return 1;
-    pthread_mutex_lock(&ds__g.begin);
-    DS_IGNORE(ds__record_uses(b));
-    for (ds__muse *u = b->uses; u; u = u->next) if (u->recorded != 1 && !ds__record_now(u)) done = 0;
-    pthread_mutex_unlock(&ds__g.begin);
+    ds__hold_captures();
+    DS_IGNORE(ds__record_uses_held(b));
+    for (ds__muse *u = b->uses; u; u = u->next) if (u->recorded != 1 && !ds__record_held(u)) done = 0;
+    ds__let_captures();
     return done;
 }
 
@@ -4273,10 +4321,10 @@ static ds_result ds__direct_put(ds__stream *s, ds__mblock *b, int wait) {
     ds_result r = DS_NOT_READY;
     for (int second = 0; second < 2 && r != DS_OK; second++) {
         if (second && (ds__captures_open() || !(wait ? ds__uses_awaited(b->uses) : ds__uses_done(b->uses)))) break;
-        pthread_mutex_lock(&ds__g.begin); /* no capture begins on it meanwhile */
+        ds__hold_captures();
         r = ds__capture_of(s) ? DS_NOT_READY : second ? DS_OK : ds__wait_uses(b, handle);
         if (r == DS_OK) r = ds__async_free(s, b->ptr);
-        pthread_mutex_unlock(&ds__g.begin);
+        ds__let_captures();
     }
     return r;
 }
@@ -4601,15 +4649,18 @@ DSDEF ds_result (ds_mem_configure_text)(const char *text) {
     if (r < 0) return r;
     ds_mem_config c = ds__usual_config();
     if ((r = ds__mconfig_read(text, &c)) < 0) return r;
-    for (int ask = 1; ask >= 0; ask--) /* all can, before one does */
+    for (int ask = 1; ask >= 0; ask--) { /* all can, before one does */
+        if (!ask) { /* first: a device that comes meanwhile has it */
+            pthread_mutex_lock(&ds__m.lock);
+            ds__m.config = c;
+            pthread_mutex_unlock(&ds__m.lock);
+        }
         for (int i = 0; i < DS_BACKEND_COUNT * DS__MAX_DEVICES; i++) {
             ds__mdevice *dev = ds__mem_device_at(i / DS__MAX_DEVICES, i % DS__MAX_DEVICES);
             if (dev && (r = ds__mem_set(dev, NULL, text, ask)) < 0) return r;
         }
+    }
     ds__pinned_configure(NULL, text);
-    pthread_mutex_lock(&ds__m.lock);
-    ds__m.config = c;
-    pthread_mutex_unlock(&ds__m.lock);
     return r;
 }
 
@@ -4746,11 +4797,7 @@ static void ds__mpool_own(ds__mpool *p) {
     p->owners++;
     ds__mdevice_unlock(p->dev);
 }
-static void ds__mpool_disown(ds__mpool *p) {
-    ds__mdevice_lock(p->dev);
-    p->owners--;
-    ds__mdevice_unlock(p->dev);
-}
+static void ds__mpool_disown(ds__mpool *p) { atomic_fetch_sub(&p->owners, 1); } /* no lock: a graph's end comes on a thread of CUDA's */
 
 DSDEF ds_result (ds_pool_destroy)(ds_pool pool) {
     DS__ENTER("ds_pool_destroy");
@@ -4758,8 +4805,8 @@ DSDEF ds_result (ds_pool_destroy)(ds_pool pool) {
     if (!p) return DS_ERR_INVALID_HANDLE;
     if (p->name[0]) return ds__fail(DS_ERR_ILLEGAL_STATE, "the pool belongs to what was captured; it ends with that");
     pthread_mutex_lock(&ds__m.lock);
-    int gone = p->dead;
-    p->dead = 1;
+    int gone = p->dead || p->id != pool.id; /* it may be a newer pool by now */
+    if (!gone) p->dead = 1;
     pthread_mutex_unlock(&ds__m.lock);
     if (gone) return ds__fail(DS_ERR_INVALID_HANDLE, "the pool was destroyed already");
     ds__mdevice_lock(p->dev);
@@ -4776,6 +4823,10 @@ DSDEF ds_result (ds_pool_push)(ds_pool pool) {
     if (!p) return DS_ERR_INVALID_HANDLE;
     if (ds__pushes() == DS__POOL_PUSHES) return ds__fail(DS_ERR_ILLEGAL_STATE, "%d pools are pushed already", DS__POOL_PUSHES);
     ds__mpool_own(p);
+    if (p->id != pool.id) { /* it was destroyed, and is a newer pool by now */
+        ds__mpool_disown(p);
+        return ds__fail(DS_ERR_INVALID_HANDLE, "the pool was destroyed already");
+    }
     ds__mtls.pool[ds__mtls.pools++] = pool;
     return DS_OK;
 }
@@ -5016,6 +5067,7 @@ DSDEF ds_result (ds_pool_restore)(ds_pool pool, const ds_pool_checkpoint *checkp
     DS__REQUIRE(checkpoint, "checkpoint is NULL");
     ds__mpool *p = ds__mpool_of(pool);
     if (!p) return DS_ERR_INVALID_HANDLE;
+    if (ds__is_inside(p)) return ds__inside_fail();
     DS__REQUIRE(p == checkpoint->pool && !memcmp(p->name, checkpoint->name, sizeof p->name), "the checkpoint is another pool's");
     ds__rewind q = { NULL, NULL, checkpoint->count, 0 };
     if (!(q.at = ds__alloc((q.count + 1) * sizeof *q.at))) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to restore %zu blocks", q.count);
@@ -8689,8 +8741,11 @@ static ds_result ds__sent_order(const ds__sent *s, ds_stream stream, ds_event en
     ds__stream *of = ds__pin(&ds__g.streams, stream.id);
     ds_result r = DS_OK;
     if (!of) return end.id ? ds__event_sync(end, DS__FOREVER) : DS_OK;
+    ds__hold_captures();
     if (ds__is_capturing(of)) r = ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "the block's stream captures, and nothing that is captured runs before a launch");
-    else r = s->event.id ? ds__event_record(s->event, stream, DS__OP_RECORD) : ds__stream_sync(stream, DS__FOREVER);
+    else if (s->event.id) r = ds__event_record(s->event, stream, DS__OP_RECORD);
+    ds__let_captures();
+    if (r == DS_OK && !s->event.id) r = ds__stream_sync(stream, DS__FOREVER);
     ds__stream_unpin(of);
     return r;
 }

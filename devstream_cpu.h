@@ -1220,14 +1220,13 @@ static void ds__cpu_to_host(ds__cpu_stream *s) {
     s->next = NULL;
     if (ds__cpu.host_tail) ds__cpu.host_tail->next = s; else ds__cpu.host_head = s;
     ds__cpu.host_tail = s;
-    int idle = ds__cpu.host_idle;
+    int idle = ds__cpu.host_idle, alone = ds__cpu.host_head == s;
     ds__lock_give(&ds__cpu.lock);
     if (idle) {
         atomic_fetch_add(&ds__cpu.host_word, 1);
         ds__futex_wake(&ds__cpu.host_word, 1);
-    } else {
-        ds__cpu_wake_monitor();
     }
+    if (!idle || !alone) ds__cpu_wake_monitor(); /* who counts as idle may be on its way for another one */
 }
 
 /* Runs the user's code of the operation; number is the operation's. */
@@ -1609,8 +1608,9 @@ static void ds__cpu_await_hosts(void) {
 
 /* The worker under a virtual clock. */
 static void ds__cpu_virtual_main(ds__cpu_worker *w) {
-    while (!atomic_load(&ds__cpu.quit)) {
-        uint32_t word = atomic_load(&ds__cpu.wake_word);
+    for (;;) {
+        uint32_t word = atomic_load(&ds__cpu.wake_word); /* before quit is looked at: stop sets it, then changes this */
+        if (atomic_load(&ds__cpu.quit)) return;
         if (!ds__cpu_held()) {
             ds__cpu_await_hosts();
             ds__cpu_stream *s = ds__cpu_held() ? NULL : ds__cpu_pop_ready();
@@ -2110,6 +2110,8 @@ static ds_result ds__cpu_submit_wait(ds__cpu_stream *s, const ds__op *op, ds__cp
 static ds_result ds__cpu_event_foreign(ds__cpu_event *e, int wait);
 /* Brings what the event stands for up to date, if processes share it; wait: somebody will wait for it. */
 static inline ds_result ds__cpu_event_look(ds__cpu_event *e, int wait) { return DS__LIKELY(!e->board) ? DS_OK : ds__cpu_event_foreign(e, wait); }
+/* Another thread may have brought the event up to date since, for no wait: what will be waited for is watched, whatever that is now. */
+static ds_result ds__cpu_event_watch(const ds__cpu_event *e, ds__cpu_stream *on, uint64_t upto);
 static int ds__cpu_fork_event(ds__cpu_stream *s, ds__cpu_event *e, ds_result *out);
 static int ds__cpu_fork_stream(ds__cpu_stream *s, ds__cpu_stream *other, ds_result *out);
 
@@ -2122,7 +2124,7 @@ static ds_result ds__cpu_submit_wait_event(ds__cpu_stream *s, const ds__op *op) 
         ds__cpu_stream *on = e->stream;
         uint64_t upto = e->upto, capture = e->capture;
         ds__lock_give(&e->lock);
-        if (DS__LIKELY(!capture)) return on ? ds__cpu_submit_wait(s, op, on, upto) : DS_OK;
+        if (DS__LIKELY(!capture)) return on ? ((r = ds__cpu_event_watch(e, on, upto)) < 0 ? r : ds__cpu_submit_wait(s, op, on, upto)) : DS_OK;
         if (ds__cpu_fork_event(s, e, &r)) return r;
     }
 }
@@ -2496,6 +2498,7 @@ static ds_result ds__cpu_event_synchronize(void *event, uint64_t timeout_ns) {
     ds__cpu_token t = { NULL, 0 };
     ds_result r = ds__cpu_event_look(event, 1);
     if (DS__LIKELY(r == DS_OK)) r = ds__cpu_event_token(event, &t);
+    if (r == DS_OK && t.stream) r = ds__cpu_event_watch(event, t.stream, t.upto);
     if (r < 0) return r;
     if (t.stream && !ds__cpu_wait(t.stream, t.upto, timeout_ns, (((ds__cpu_event *)event)->flags & DS_EVENT_BLOCKING_WAIT) != 0))
         return DS_NOT_READY;
@@ -2732,6 +2735,14 @@ static ds_result ds__cpu_watch_for(ds__cpu_proxy *p, uint64_t upto) {
     }
     ds__cpu_wake_watcher();
     return DS_OK;
+}
+
+static ds_result ds__cpu_event_watch(const ds__cpu_event *e, ds__cpu_stream *on, uint64_t upto) {
+    if (DS__LIKELY(!e->board) || on->kind != DS__CPU_PROXY) return DS_OK;
+    ds__boards_lock();
+    ds_result r = ds__cpu_watch_for((ds__cpu_proxy *)(void *)on, upto);
+    ds__boards_unlock();
+    return r;
 }
 
 static void ds__cpu_watcher_end(void) {
@@ -3678,6 +3689,7 @@ static ds_result ds__cpu_launch_events(ds__cpu_launch *run) {
             record++;
         } else {
             if (capture) return ds__cpu_captured(capture, 0, "the executable waits for an event that was recorded in a capture");
+            if (t.stream && (r = ds__cpu_event_watch(e, t.stream, t.upto)) < 0) return r;
             run->token[wait++] = t;
         }
     }
