@@ -1,4 +1,5 @@
-/* What another thread may do while the allocator, in the middle of a step, has given up a lock: it is made to happen at just that point. */
+/* What another thread may do while the allocator, in the middle of a step, has no lock: it is made to happen at just that point. The guest comes when a certain
+   mutex is about to be taken, or when a stream's driver is about to get an operation of some kind. */
 #include <pthread.h>
 
 static int lock_after_guest(pthread_mutex_t *m);
@@ -8,26 +9,99 @@ static int lock_after_guest(pthread_mutex_t *m);
 #include "unit.h"
 #undef pthread_mutex_lock
 
-static pthread_mutex_t *door; /* the guest comes when this one is about to be taken */
+#define MIB ((size_t)1 << 20)
+
+static pthread_mutex_t *door;
+static int doors_before; /* so many times it is taken before the guest comes */
 static void (*guest)(void);
 
 static int lock_after_guest(pthread_mutex_t *m) {
-    if (m == door) {
+    if (m == door && doors_before-- == 0) {
         door = NULL;
         guest();
     }
     return pthread_mutex_lock(m);
 }
+static void guest_at_door(void (*fn)(void), pthread_mutex_t *m, int before) {
+    guest = fn;
+    doors_before = before;
+    door = m;
+}
 
+/* The same between a check and the driver: a layer over it, for all streams of the device that go through this one. */
+static ds__driver layer;
+static const ds__driver *below;
+static int guest_kind = -1;
+
+static ds_result submit_after_guest(void *stream, const ds__op *op) {
+    if (op->kind == guest_kind) {
+        guest_kind = -1;
+        guest();
+    }
+    return below->submit(stream, op);
+}
+static void guest_at_submit(void (*fn)(void), ds_stream stream, int kind) {
+    ds__stream *s = ds__pin(&ds__g.streams, stream.id);
+    below = s->driver;
+    layer = *below;
+    layer.submit = submit_after_guest;
+    s->driver = ds__g.driver[1] = &layer;
+    guest = fn;
+    guest_kind = kind;
+    ds__stream_unpin(s);
+}
+static void no_guest_at_submit(ds_stream stream) {
+    ds__stream *s = ds__pin(&ds__g.streams, stream.id);
+    s->driver = ds__g.driver[1] = below;
+    ds__stream_unpin(s);
+    assert_int_equal(guest_kind, -1); /* it was there */
+}
+
+static const ds_device device = { DS_DEVICE_CPU, 0 };
 static ds_stream own, other;
-static ds__arena *arena;
+static ds_pool pool;
+static ds_graph graph;
 static _Atomic int over;
-static size_t polled;
 
 static void wait_until_over(void *user) {
     (void)user;
     while (!over) ds__pause();
 }
+static void begin(void) {
+    const ds_cpu_desc cpu = { .devices = 2 };
+    over = 0;
+    graph.id = 0;
+    ok(ds_init(&(ds_init_desc){ .cpu = &cpu }));
+    ok(ds_stream_create(&(ds_stream_desc){ .device = device }, &own));
+    ok(ds_stream_create(&(ds_stream_desc){ .device = device }, &other));
+}
+static void configure(ds_mem_config c) { ok(ds_mem_configure(device, &c)); }
+static void end(void) {
+    over = 1;
+    ok(ds_shutdown());
+    door = NULL;
+}
+static void *block(size_t size, ds_stream s) {
+    void *p = NULL;
+    ok(ds_mem_alloc(size, s, &p));
+    return p;
+}
+static void *pool_block(size_t size, ds_stream s) {
+    void *p = NULL;
+    ok(ds_mem_alloc_with(&(ds_mem_request){ .size = size, .stream = s, .pool = pool }, &p));
+    return p;
+}
+static ds__mdevice *memory(void) { return ds__mem_device_at(ds__backend_of(device), device.index); }
+static size_t done_in_all_arenas(void) {
+    size_t done = 0;
+    for (ds__arena *a = memory()->main.arenas; a; a = a->next) done += ds__poll(a, 0);
+    return done;
+}
+
+/* ---- pending blocks ---- */
+
+static ds__arena *arena;
+static size_t polled;
 
 /* The block's use ends, and somebody asks for what is done. */
 static void guest_polls(void) {
@@ -40,41 +114,461 @@ static void guest_polls(void) {
    have that block meanwhile. */
 static void test_a_pending_block_that_is_chosen_is_nobody_elses(void **state) {
     (void)state;
-    const size_t size = 4 << 20;
-    const ds_device device = { DS_DEVICE_CPU, 0 };
-    void *p = NULL, *around[2] = { NULL, NULL };
-    ok(ds_stream_create(&(ds_stream_desc){ .device = device }, &own));
-    ok(ds_stream_create(&(ds_stream_desc){ .device = device }, &other));
-    ok(ds_mem_alloc(size, own, &around[0]));
-    ok(ds_mem_alloc(size, own, &p));
-    ok(ds_mem_alloc(size, own, &around[1]));
+    const size_t size = 4 * MIB;
+    begin();
+    void *before = block(size, own), *p = block(size, own), *behind = block(size, own);
     ok(ds_launch_host_func(other, wait_until_over, NULL, NULL));
     ok(ds_mem_record_use(p, other));
     ok(ds_mem_free(p));
-    ok(ds_mem_free(around[0]));
-    ok(ds_mem_free(around[1]));
-
-    ds__mdevice *dev = ds__mem_device_at(ds__backend_of(device), device.index);
-    arena = dev->main.arenas;
+    ok(ds_mem_free(before));
+    ok(ds_mem_free(behind));
+    arena = memory()->main.arenas;
     assert_non_null(arena->pending);
     int kind = arena->pending->seg->kind;
-    ds__share_room(dev, arena, kind, 0); /* as soon as two threads allocate */
+    ds__share_room(memory(), arena, kind, 0); /* as soon as two threads allocate */
     arena->own_room[kind].of[DS__ALLOCATION] = 0;
-    guest = guest_polls;
-    door = &dev->lock;
+    guest_at_door(guest_polls, &memory()->lock, 0);
     assert_int_equal(ds__take_pending(arena, kind, size, SIZE_MAX, own, size, NULL), 1);
-    assert_null(door); /* it was there */
+    assert_null(door);
     assert_int_equal(polled, 0);
     ok(ds_mem_validate(device));
     assert_int_equal(ds_mem_allocated(device), 0);
     ok(ds_mem_empty_cache(device, NULL));
     assert_int_equal(ds_mem_reserved(device), 0);
-    ok(ds_stream_destroy(own));
-    ok(ds_stream_destroy(other));
-    ok(ds_shutdown());
+    end();
+}
+
+/* What goes to another stream as it is counts as allocated again, also when that is far more than the arena has room for. */
+static void test_a_peak_has_a_pending_block_that_another_stream_takes(void **state) {
+    (void)state;
+    const size_t size = 256 * MIB;
+    ds_mem_config c = ds_mem_config_default();
+    ds_stream third;
+    ds_mem_stats st;
+    begin();
+    c.reuse = DS_REUSE_ALWAYS;
+    configure(c);
+    ok(ds_stream_create(&(ds_stream_desc){ .device = device }, &third));
+    void *p = block(size, own);
+    ok(ds_launch_host_func(other, wait_until_over, NULL, NULL));
+    ok(ds_mem_record_use(p, other));
+    ok(ds_mem_free(p));
+    ok(ds_mem_reset_peak_stats(device));
+    ds__share_room(memory(), memory()->main.arenas, DS__LARGE, 0);
+    assert_ptr_equal(block(size, third), p);
+    ok(ds_mem_get_stats(device, &st));
+    assert_int_equal(st.allocated_bytes[DS_STAT_ALL].current, size);
+    assert_true(st.allocated_bytes[DS_STAT_ALL].peak >= st.allocated_bytes[DS_STAT_ALL].current);
+    end();
+}
+
+/* ---- uses of streams that end or are given away ---- */
+
+/* Nobody can record an event on it any more, and its new owner may go on using the block: it is not done before the device is. */
+static void test_a_use_of_a_stream_that_was_given_away_is_not_done(void **state) {
+    (void)state;
+    for (int lent = 0; lent < 2; lent++) {
+        ds_mem_config c = ds_mem_config_default();
+        ds_stream_native native;
+        begin();
+        c.reuse = DS_REUSE_ALWAYS;
+        configure(c);
+        void *p = block(4 * MIB, own);
+        if (lent) {
+            ok(ds_mem_free(p));
+            assert_ptr_equal(block(4 * MIB, other), p);
+        } else {
+            ok(ds_mem_record_stream(p, other));
+        }
+        ok(ds_launch_host_func(other, wait_until_over, NULL, NULL));
+        ok(ds_stream_unwrap(other, &native));
+        ok(ds_mem_free(p));
+        assert_int_equal(done_in_all_arenas(), 0);
+        over = 1;
+        ok(ds_mem_empty_cache(device, NULL)); /* that waits for the device */
+        assert_int_equal(ds_mem_reserved(device), 0);
+        ok(ds_stream_wrap(&native, DS_OWN, NULL, NULL, &other));
+        end();
+    }
+}
+
+static void test_a_stream_of_another_device_ends_with_a_use_behind_it(void **state) {
+    (void)state;
+    begin();
+    ds_stream elsewhere; /* of a device whose memory nobody uses */
+    ok(ds_stream_create(&(ds_stream_desc){ .device = { DS_DEVICE_CPU, 1 } }, &elsewhere));
+    void *p = block(4 * MIB, own);
+    ok(ds_mem_record_stream(p, elsewhere));
+    ok(ds_launch_host_func(elsewhere, wait_until_over, NULL, NULL));
+    ok(ds_stream_destroy(elsewhere));
+    ok(ds_mem_free(p));
+    assert_int_equal(done_in_all_arenas(), 0);
+    over = 1;
+    ok(ds_device_synchronize((ds_device){ DS_DEVICE_CPU, 1 }));
+    assert_int_equal(done_in_all_arenas(), 1); /* its event was recorded at its end */
+    end();
+}
+
+static void *shared;
+static void guest_records_late(void) { ok(ds_mem_record_stream(shared, other)); }
+
+/* One thread's use is over with the call, the other's with the free. */
+static void test_an_early_use_leaves_a_late_one_of_the_same_stream(void **state) {
+    (void)state;
+    begin();
+    shared = block(4 * MIB, own);
+    ok(ds_mem_record_use(shared, other));
+    guest_at_submit(guest_records_late, other, DS__OP_RECORD);
+    ok(ds_mem_record_use(shared, other));
+    no_guest_at_submit(other);
+    ok(ds_launch_host_func(other, wait_until_over, NULL, NULL));
+    ok(ds_mem_free(shared));
+    assert_int_equal(done_in_all_arenas(), 0);
+    over = 1;
+    ok(ds_stream_synchronize(other));
+    assert_int_equal(done_in_all_arenas(), 1);
+    end();
+}
+
+/* ---- captures that begin ---- */
+
+static ds_stream captured;
+
+/* A capture begins, unless it has to wait: then it begins after the step, and not here. */
+static void guest_captures(void) {
+    if (pthread_mutex_trylock(&ds__g.begin) != 0) return;
+    pthread_mutex_unlock(&ds__g.begin);
+    ok(ds_capture_begin(captured, DS_CAPTURE_RELAXED));
+}
+static void none_has_begun(void) {
+    ds_capture_info info;
+    ok(ds_capture_get_info(captured, &info));
+    assert_int_equal(info.status, DS_CAPTURE_NONE);
+}
+
+static void test_the_event_of_a_use_comes_into_no_capture(void **state) {
+    (void)state;
+    begin();
+    void *p = block(4 * MIB, own);
+    captured = other;
+    ok(ds_mem_record_stream(p, other));
+    ok(ds_launch_host_func(other, wait_until_over, NULL, NULL));
+    guest_at_submit(guest_captures, other, DS__OP_RECORD);
+    ok(ds_mem_free(p));
+    no_guest_at_submit(other);
+    none_has_begun();
+    assert_int_equal(done_in_all_arenas(), 0);
+    over = 1;
+    ok(ds_stream_synchronize(other));
+    assert_int_equal(done_in_all_arenas(), 1);
+    end();
+}
+
+static void test_who_borrows_is_not_drawn_into_a_capture(void **state) {
+    (void)state;
+    ds_mem_config c = ds_mem_config_default();
+    ds_capture_info info;
+    begin();
+    c.reuse = DS_REUSE_ALWAYS;
+    configure(c);
+    ok(ds_mem_free(block(4 * MIB, own)));
+    captured = own;
+    guest_at_submit(guest_captures, own, DS__OP_RECORD);
+    (void)block(4 * MIB, other);
+    no_guest_at_submit(own);
+    ok(ds_capture_get_info(other, &info));
+    assert_int_equal(info.status, DS_CAPTURE_NONE);
+    none_has_begun();
+    end();
+}
+
+static void test_poison_comes_into_no_capture(void **state) {
+    (void)state;
+    ds_mem_config c = ds_mem_config_default();
+    begin();
+    c.poison = 1;
+    configure(c);
+    void *p = block(4 * MIB, own);
+    captured = own;
+    guest_at_submit(guest_captures, own, DS__OP_FILL);
+    ok(ds_mem_free(p));
+    no_guest_at_submit(own);
+    none_has_begun();
+    end();
+}
+
+static void test_the_event_of_a_shared_block_comes_into_no_capture(void **state) {
+    (void)state;
+    ds_ipc_mem_handle handle;
+    begin();
+    ok(ds_pool_create(&(ds_pool_desc){ .device = device, .shareable = 1 }, &pool));
+    void *p = pool_block(4 * MIB, own);
+    ok(ds_mem_export(p, &handle));
+    ok(ds_launch_host_func(own, wait_until_over, NULL, NULL));
+    captured = own;
+    guest_at_submit(guest_captures, own, DS__OP_RECORD);
+    ok(ds_mem_export(p, &handle));
+    no_guest_at_submit(own);
+    none_has_begun();
+    end();
+}
+
+/* ---- pools that become a graph's ---- */
+
+static ds_graph_exec exec;
+static char *of_graph;
+
+/* A graph with a block of the pool, which its launches write to. */
+static void guest_captures_in_the_pool(void) {
+    ok(ds_capture_begin(other, DS_CAPTURE_RELAXED));
+    ok(ds_capture_pool(other, pool));
+    of_graph = block(4 * MIB, other);
+    ok(ds_fill(of_graph, 7, 4, MIB, other));
+    ok(ds_mem_free(of_graph));
+    ok(ds_capture_end(other, &graph));
+    ok(ds_graph_instantiate(graph, NULL, &exec));
+}
+static void graph_has_its_memory(void) {
+    uint32_t read = 0;
+    ok(ds_graph_launch(exec, other));
+    ok(ds_copy(&read, of_graph, sizeof read, other));
+    ok(ds_stream_synchronize(other));
+    assert_int_equal(read, 7);
+}
+
+static void test_a_pool_that_is_emptied_becomes_a_graphs(void **state) {
+    (void)state;
+    size_t released = 1;
+    begin();
+    ok(ds_pool_create(&(ds_pool_desc){ .device = device }, &pool));
+    ok(ds_mem_free(pool_block(4 * MIB, other)));
+    guest_at_door(guest_captures_in_the_pool, &ds__mpool_of(pool)->arenas->grow, 0);
+    ok(ds_pool_empty_cache(pool, &released));
+    assert_null(door);
+    assert_int_equal(released, 0);
+    graph_has_its_memory();
+    end();
+}
+
+static void test_a_pool_whose_garbage_is_collected_becomes_a_graphs(void **state) {
+    (void)state;
+    ds_mem_config c = ds_mem_config_torch();
+    begin();
+    c.garbage_collection_threshold = 0.1;
+    c.limit = 64 * MIB;
+    configure(c);
+    ok(ds_pool_create(&(ds_pool_desc){ .device = device }, &pool));
+    ok(ds_mem_free(pool_block(20 * MIB, other)));
+    guest_at_door(guest_captures_in_the_pool, &ds__mpool_of(pool)->arenas->grow, 0);
+    char *more = pool_block(24 * MIB, other);
+    assert_null(door);
+    assert_true(of_graph + 4 * MIB <= more || of_graph >= more + 24 * MIB);
+    graph_has_its_memory();
+    end();
+}
+
+static void test_a_pool_that_helps_out_becomes_a_graphs(void **state) {
+    (void)state;
+    for (int before = 0; before < 12; before++) { /* at one of these it has been found to be nobody's, and its arena is not locked yet */
+        ds_mem_config c = ds_mem_config_default();
+        void *p = NULL;
+        begin();
+        c.limit = 40 * MIB;
+        configure(c);
+        ok(ds_pool_create(&(ds_pool_desc){ .device = device, .use_on_oom = 1 }, &pool));
+        ok(ds_mem_free(pool_block(18 * MIB, other)));
+        ok(ds_mem_free(block(100, own)));
+        of_graph = NULL;
+        guest_at_door(guest_captures_in_the_pool, &memory()->lock, before);
+        ds_result r = ds_mem_alloc(16 * MIB, own, &p);
+        char *q = p;
+        if (!door && r == DS_OK && (q < of_graph + 4 * MIB && of_graph < q + 16 * MIB)) fail_msg("at %d: the graph's block was given out", before);
+        if (!door) graph_has_its_memory();
+        end();
+    }
+}
+
+/* ---- handles and addresses that come again ---- */
+
+static ds_pool newer;
+static void guest_replaces_the_pool(void) {
+    ok(ds_pool_destroy(pool));
+    ok(ds_pool_create(&(ds_pool_desc){ .device = device }, &newer));
+}
+
+static void test_a_pool_that_came_to_the_same_place_is_another_one(void **state) {
+    (void)state;
+    for (int pushes = 0; pushes < 2; pushes++) {
+        int count = 0;
+        begin();
+        ok(ds_mem_free(block(100, own)));
+        ok(ds_pool_create(&(ds_pool_desc){ .device = device }, &pool));
+        guest_at_door(guest_replaces_the_pool, pushes ? &memory()->lock : &ds__m.lock, !pushes);
+        assert_int_equal(pushes ? ds_pool_push(pool) : ds_pool_destroy(pool), DS_ERR_INVALID_HANDLE);
+        assert_null(door);
+        ok(ds_pool_use_count(newer, &count));
+        assert_int_equal(count, 1);
+        ok(ds_pool_destroy(newer));
+        end();
+    }
+}
+
+static char *area;
+static int given;
+static ds_result found[4];
+static void *give_area(ptrdiff_t size, int index, void *stream) {
+    (void)size; (void)index; (void)stream;
+    return given == 0 ? area + 2 * MIB : given == 1 ? area : NULL;
+}
+static void *get_it_again(void *unused) {
+    void *p[2] = { NULL, NULL };
+    given = 1;
+    for (int i = 0; i < 2; i++) found[i] = ds_mem_alloc_with(&(ds_mem_request){ .size = 3 * MIB, .stream = other, .pool = pool }, &p[i]);
+    found[2] = ds_mem_record_use(p[1], own);
+    found[3] = ds_mem_free(p[1]);
+    return unused;
+}
+/* As soon as the upstream has it back, another thread has it, as a part of a larger segment. */
+static void take_area(void *p, ptrdiff_t size, int index, void *stream) {
+    pthread_t thread;
+    (void)p; (void)size; (void)index; (void)stream;
+    if (given == 0 && !pthread_create(&thread, NULL, get_it_again, NULL)) pthread_join(thread, NULL);
+}
+
+static void test_memory_that_is_given_back_is_found_as_what_it_is_next(void **state) {
+    (void)state;
+    begin();
+    given = 0;
+    area = aligned_alloc(2 * MIB, 64 * MIB);
+    assert_non_null(area);
+    ok(ds_pool_create(&(ds_pool_desc){ .device = device, .alloc_fn = give_area, .free_fn = take_area }, &pool));
+    ok(ds_mem_free(pool_block(1000, own)));
+    ok(ds_pool_empty_cache(pool, NULL));
+    for (int i = 0; i < 4; i++) assert_int_equal(found[i], DS_OK);
+    ok(ds_mem_validate(device));
+    end();
+    free(area);
+}
+
+/* ---- configuration, checkpoints, destructors ---- */
+
+static void guest_uses_another_device(void) {
+    ds_stream s;
+    ok(ds_stream_create(&(ds_stream_desc){ .device = { DS_DEVICE_CPU, 1 } }, &s));
+    ok(ds_mem_free(block(1000, s)));
+}
+
+static void test_a_text_is_for_devices_too_that_come_meanwhile(void **state) {
+    (void)state;
+    for (int before = 0; before < 6; before++) {
+        ds_mem_config here, there;
+        begin();
+        ok(ds_mem_free(block(1000, own)));
+        guest_at_door(guest_uses_another_device, &ds__m.lock, before);
+        ok(ds_mem_configure_text("reuse:always"));
+        int came = !door;
+        door = NULL;
+        ok(ds_mem_get_config(device, &here));
+        ok(ds_mem_get_config((ds_device){ DS_DEVICE_CPU, 1 }, &there));
+        assert_int_equal(here.reuse, DS_REUSE_ALWAYS);
+        if (there.reuse != here.reuse) fail_msg("at %d: a device that %s has another policy", before, came ? "came" : "comes later");
+        end();
+    }
+}
+
+static void test_a_block_that_a_restore_ends_has_no_guard(void **state) {
+    (void)state;
+    ds_mem_config c = ds_mem_config_default();
+    ds_pool_checkpoint *saved = NULL;
+    begin();
+    c.guard_bytes = 512;
+    configure(c);
+    ok(ds_pool_create(&(ds_pool_desc){ .device = device, .config = &c }, &pool));
+    ok(ds_pool_save(pool, &saved));
+    (void)pool_block(1000, own);
+    ok(ds_pool_restore(pool, saved, NULL, NULL));
+    ok(ds_mem_validate(device));
+    ds_pool_checkpoint_free(saved);
+    end();
+}
+
+static ds_pool_checkpoint *empty;
+static ds_result restored;
+static void *restore_inside(ptrdiff_t size, int index, void *stream) {
+    (void)index; (void)stream;
+    restored = ds_pool_restore(pool, empty, NULL, NULL);
+    return aligned_alloc(2 * MIB, (size_t)size);
+}
+static void free_inside(void *p, ptrdiff_t size, int index, void *stream) {
+    (void)size; (void)index; (void)stream;
+    free(p);
+}
+
+static void test_an_upstream_cannot_restore_its_own_pool(void **state) {
+    (void)state;
+    begin();
+    ok(ds_pool_create(&(ds_pool_desc){ .device = device, .alloc_fn = restore_inside, .free_fn = free_inside }, &pool));
+    ok(ds_pool_save(pool, &empty));
+    ok(ds_mem_free(pool_block(1000, own)));
+    assert_int_equal(restored, DS_ERR_NOT_PERMITTED);
+    ds_pool_checkpoint_free(empty);
+    end();
+}
+
+static ds_stream wrapper;
+static int released, locked;
+static void look_at_the_lock(void *user) {
+    (void)user;
+    released = 1;
+    locked = pthread_mutex_trylock(&arena->grow) != 0;
+    if (!locked) pthread_mutex_unlock(&arena->grow);
+}
+/* A thread is just inside of a call with the stream that another one destroys. */
+static void guest_destroys_the_wrapper(void) {
+    ds__stream *s = ds__pin(&ds__g.streams, wrapper.id);
+    ok(ds_stream_destroy(wrapper));
+    ds__stream_unpin(s);
+}
+
+static void test_destructors_run_under_no_lock_of_the_allocator(void **state) {
+    (void)state;
+    ds_stream_native native;
+    begin();
+    released = locked = 0;
+    ok(ds_stream_export(other, &native));
+    ok(ds_stream_wrap(&native, DS_BORROW, look_at_the_lock, NULL, &wrapper));
+    ok(ds_mem_free(block(4 * MIB, own)));
+    arena = memory()->main.arenas;
+    guest_at_door(guest_destroys_the_wrapper, &arena->grow, 0);
+    ok(ds_mem_empty_cache(device, NULL));
+    assert_null(door);
+    assert_int_equal(locked, 0);
+    ok(ds_stream_synchronize(own));
+    assert_int_equal(released, 1);
+    end();
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_a_pending_block_that_is_chosen_is_nobody_elses) };
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_pending_block_that_is_chosen_is_nobody_elses),
+        cmocka_unit_test(test_a_peak_has_a_pending_block_that_another_stream_takes),
+        cmocka_unit_test(test_a_use_of_a_stream_that_was_given_away_is_not_done),
+        cmocka_unit_test(test_a_stream_of_another_device_ends_with_a_use_behind_it),
+        cmocka_unit_test(test_an_early_use_leaves_a_late_one_of_the_same_stream),
+        cmocka_unit_test(test_the_event_of_a_use_comes_into_no_capture),
+        cmocka_unit_test(test_who_borrows_is_not_drawn_into_a_capture),
+        cmocka_unit_test(test_poison_comes_into_no_capture),
+        cmocka_unit_test(test_the_event_of_a_shared_block_comes_into_no_capture),
+        cmocka_unit_test(test_a_pool_that_is_emptied_becomes_a_graphs),
+        cmocka_unit_test(test_a_pool_whose_garbage_is_collected_becomes_a_graphs),
+        cmocka_unit_test(test_a_pool_that_helps_out_becomes_a_graphs),
+        cmocka_unit_test(test_a_pool_that_came_to_the_same_place_is_another_one),
+        cmocka_unit_test(test_memory_that_is_given_back_is_found_as_what_it_is_next),
+        cmocka_unit_test(test_a_text_is_for_devices_too_that_come_meanwhile),
+        cmocka_unit_test(test_a_block_that_a_restore_ends_has_no_guard),
+        cmocka_unit_test(test_an_upstream_cannot_restore_its_own_pool),
+        cmocka_unit_test(test_destructors_run_under_no_lock_of_the_allocator),
+    };
+    alarm(30);
     return cmocka_run_group_tests_name("what happens in between", tests, NULL, NULL);
 }
