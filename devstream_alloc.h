@@ -810,7 +810,8 @@ struct ds__arena {
     ds__mblock *spare_blocks;     /* descriptions to be used again */
     ds__muse *spare_uses;
     ds__finer *spare_rows;
-    pthread_mutex_t grow;         /* held by who changes the segments */
+    pthread_mutex_t grow;         /* held by who changes the segments: never over a wait for the device */
+    pthread_mutex_t giving;       /* held, before `grow`, by who gives memory back: over such waits too, so that no allocation may wait for it */
     ds__bins bins[2];
 };
 
@@ -2533,6 +2534,7 @@ static ds__arena *ds__arena_of(ds__mpool *p, ds__stream *s, ds_stream handle) {
     }
     if (!(a = ds__mkeep(sizeof *a))) { ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the allocator of a stream"); return NULL; }
     pthread_mutex_init(&a->grow, NULL);
+    pthread_mutex_init(&a->giving, NULL);
     a->pool = p;
     a->dev = p->dev;
     a->stream = handle;
@@ -3115,14 +3117,22 @@ static ds_result ds__grow_plain(ds__arena *a, int kind, size_t size) {
     }
 }
 
-/* Gives a plain segment back whose only block, free and quiet, is in no list. `grow` is held, no spinning lock. */
+/* Waits for the arena's stream while others may let it grow. The block that is to go is quiet and in no list. */
+static int ds__drain_aside(ds__arena *a) {
+    pthread_mutex_unlock(&a->grow);
+    int drained = ds__arena_drain(a);
+    pthread_mutex_lock(&a->grow);
+    return drained;
+}
+
+/* Gives a plain segment back whose only block, free and quiet, is in no list. `giving` and `grow` are held, no spinning lock; for pinned memory nothing is. */
 static ds_result ds__segment_return(ds__arena *a, ds__segment *s) {
     size_t size = s->size;
     int kind = s->kind;
     ds__segment copy = *s;
     int pinned = s->source == DS__FROM_PINNED || s->source == DS__FROM_REGISTERED;
     /* An upstream is not asked whether it can wait; pinned memory has no stream. */
-    ds_result r = pinned || ds__arena_drain(a) || s->source == DS__FROM_UPSTREAM ? DS_OK : DS_ERR_ILLEGAL_STATE;
+    ds_result r = pinned || ds__drain_aside(a) || s->source == DS__FROM_UPSTREAM ? DS_OK : DS_ERR_ILLEGAL_STATE;
     if (r == DS_OK) {
         ds__segment_leaves(s, 1);
         if ((r = ds__source_free(a, &copy)) < 0) ds__segment_leaves(s, 0);
@@ -3379,6 +3389,7 @@ static size_t ds__arena_trim(ds__arena *a, size_t most, size_t least) {
     size_t done = 0;
     int stays = 0; /* something cannot be given back now */
     if (a->pool->graphs || ds__is_inside(a->pool)) return 0;
+    pthread_mutex_lock(&a->giving);
     pthread_mutex_lock(&a->grow);
     for (int kind = DS__LARGE; kind >= DS__SMALL; kind--)
         for (unsigned i = DS__BINS; i-- > 0 && done < most && !stays; ) {
@@ -3400,7 +3411,7 @@ static size_t ds__arena_trim(ds__arena *a, size_t most, size_t least) {
                 found->quiet = 1;
                 ds__segment *s = found->seg;
                 ds__arena_unlock(a);
-                if (s->page && ds__arena_drain(a)) { /* now, for each: others may use the stream meanwhile */
+                if (s->page && ds__drain_aside(a)) { /* now, for each: others may use the stream meanwhile */
                     done += ds__unmap_block(a, found, most - done);
                 } else if (s->page) {
                     ds__arena_lock(a);
@@ -3419,6 +3430,7 @@ static size_t ds__arena_trim(ds__arena *a, size_t most, size_t least) {
             ds__arena_unlock(a);
         }
     pthread_mutex_unlock(&a->grow);
+    pthread_mutex_unlock(&a->giving);
     return done;
 }
 
@@ -3484,6 +3496,7 @@ static void ds__collect_garbage(ds__arena *a) {
     size_t bytes = (size_t)(threshold * (double)limit), reserved = atomic_load(&dev->reserved);
     if (reserved <= bytes) return;
     size_t target = reserved - bytes, done = 0;
+    if (pthread_mutex_trylock(&a->giving) != 0) return; /* another thread gives back, and may be waiting */
     pthread_mutex_lock(&a->grow);
     for (int more = 1; more && done < target; ) {
         uint64_t ages = 0, count = 0;
@@ -3507,6 +3520,7 @@ static void ds__collect_garbage(ds__arena *a) {
         ds__arena_unlock(a);
     }
     pthread_mutex_unlock(&a->grow);
+    pthread_mutex_unlock(&a->giving);
 }
 
 /* ---- when nothing fits ---- */
@@ -5074,12 +5088,18 @@ DSDEF ds_result (ds_pool_restore)(ds_pool pool, const ds_pool_checkpoint *checkp
     memcpy(q.at, checkpoint->at, q.count * sizeof *q.at);
     ds__pool_poll(p);
     ds__arena *first = ds__first_arena(p->dev, p);
-    for (ds__arena *a = first; a; a = a->next) pthread_mutex_lock(&a->grow); /* segments stay as they are; arenas that come now have none of these */
+    for (ds__arena *a = first; a; a = a->next) { /* segments stay as they are; arenas that come now have none of these */
+        pthread_mutex_lock(&a->giving);
+        pthread_mutex_lock(&a->grow);
+    }
     ds__mem_lock_all(p->dev);
     ds_result r = ds__rewind_plan(p, &q);
     ds__mem_unlock_all(p->dev);
     if (r == DS_OK && !ds__rewind_all(&q)) r = ds__fail(DS_ERR_ILLEGAL_STATE, "another thread used the pool meanwhile: it is restored in part");
-    for (ds__arena *a = first; a; a = a->next) pthread_mutex_unlock(&a->grow);
+    for (ds__arena *a = first; a; a = a->next) {
+        pthread_mutex_unlock(&a->grow);
+        pthread_mutex_unlock(&a->giving);
+    }
     for (size_t i = 0; fn && i < q.changes && r == DS_OK; i++) fn(&q.changed[i], user);
     ds__release(q.changed);
     ds__release(q.at);
@@ -7480,6 +7500,7 @@ static ds__arena *ds__host_arena(ds__mdevice *dev) {
     ds__arena *a = ds__mkeep(sizeof *a);
     if (!a) return NULL;
     pthread_mutex_init(&a->grow, NULL);
+    pthread_mutex_init(&a->giving, NULL);
     a->pool = &dev->main;
     a->dev = dev;
     a->stream_id = UINT64_MAX;
@@ -9223,6 +9244,7 @@ static void ds__mem_end(ds__mdevice *dev) {
             for (ds__muse *u = a->spare_uses; u; u = u->next) ds__event_drop(u->event);
             ds__event_drop(a->end);
             pthread_mutex_destroy(&a->grow);
+            pthread_mutex_destroy(&a->giving);
         }
         ds__release(p->label);
     }

@@ -515,6 +515,43 @@ static void test_an_upstream_cannot_restore_its_own_pool(void **state) {
     end();
 }
 
+static void *empty_the_cache(void *r) {
+    *(ds_result *)r = ds_mem_empty_cache(device, NULL);
+    return NULL;
+}
+
+/* Who empties the cache waits for the streams' work. Another thread's request, which has memory to take, does not. */
+static void test_no_request_waits_for_a_thread_that_empties_the_cache(void **state) {
+    (void)state;
+    for (int plain = 0; plain < 2; plain++) {
+        ds_mem_config c = ds_mem_config_default();
+        ds_result r = DS_NOT_READY;
+        pthread_t thread;
+        begin();
+        c.expandable_segments = !plain;
+        configure(c);
+        ok(ds_mem_free(block(4 * MIB, own)));
+        ok(ds_launch_host_func(own, wait_until_over, NULL, NULL));
+        arena = memory()->main.arenas;
+        assert_int_equal(pthread_create(&thread, NULL, empty_the_cache, &r), 0);
+        for (size_t left = 1; left; ) { /* until it has taken what it gives back */
+            ds__arena_lock(arena);
+            left = arena->free_bytes || arena->parked[0] || arena->parked[1];
+            ds__arena_unlock(arena);
+        }
+        char *p = block(64 * MIB, own);
+        ok(ds_mem_free(p));
+        assert_int_equal(over, 0);
+        over = 1;
+        pthread_join(thread, NULL);
+        ok(r);
+        ok(ds_mem_validate(device));
+        ok(ds_mem_empty_cache(device, NULL));
+        assert_int_equal(ds_mem_reserved(device), 0);
+        end();
+    }
+}
+
 static ds_stream wrapper;
 static int released, locked;
 static void look_at_the_lock(void *user) {
@@ -567,6 +604,7 @@ int main(void) {
         cmocka_unit_test(test_a_text_is_for_devices_too_that_come_meanwhile),
         cmocka_unit_test(test_a_block_that_a_restore_ends_has_no_guard),
         cmocka_unit_test(test_an_upstream_cannot_restore_its_own_pool),
+        cmocka_unit_test(test_no_request_waits_for_a_thread_that_empties_the_cache),
         cmocka_unit_test(test_destructors_run_under_no_lock_of_the_allocator),
     };
     alarm(30);
