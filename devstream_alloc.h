@@ -265,13 +265,13 @@ DSDEF DS_MUST_USE ds_result ds_mem_get_fraction(ds_device device, double *out);
 typedef int (*ds_mem_shortage_fn)(ds_device device, size_t size, void *user);
 /** Adds a callback, for all devices and threads; they are called in the order in which they were added. */
 DSDEF DS_MUST_USE ds_result ds_mem_on_shortage(ds_mem_shortage_fn fn, void *user);
-/** Removes it again. DS_ERR_INVALID_VALUE: it was not added with this `user`. */
+/** Removes it again; another thread may still be in a call of it that began before. DS_ERR_INVALID_VALUE: it was not added with this `user`. */
 DSDEF DS_MUST_USE ds_result ds_mem_remove_on_shortage(ds_mem_shortage_fn fn, void *user);
 /** An allocation has failed for lack of memory: how much it needed, the limit or the device's memory, what of that is free. */
 typedef void (*ds_mem_oom_fn)(ds_device device, size_t needed, size_t total, size_t free, void *user);
 /** Adds an observer, called before the allocation returns its error; must not call devstream. */
 DSDEF DS_MUST_USE ds_result ds_mem_on_out_of_memory(ds_mem_oom_fn fn, void *user);
-/** Removes it again. DS_ERR_INVALID_VALUE: it was not added with this `user`. */
+/** Removes it again, as ds_mem_remove_on_shortage. DS_ERR_INVALID_VALUE: it was not added with this `user`. */
 DSDEF DS_MUST_USE ds_result ds_mem_remove_on_out_of_memory(ds_mem_oom_fn fn, void *user);
 /** The whole report of the thread's last out-of-memory error, which ds_last_error() has in short: sums, largest free block, fragmentation, the ten biggest owners, a hint.
     "" when there was none. Valid until the thread's next. */
@@ -1470,11 +1470,6 @@ static ds_result ds__own_fill(ds_stream stream, void *ptr, uint32_t value, size_
     DS__KEEPING(r, (ds_fill)(ptr, value, sizeof value, size / sizeof value, stream));
     return r;
 }
-static ds_result ds__own_read(ds_stream stream, void *to, const void *from, size_t size) {
-    ds_result r;
-    DS__KEEPING(r, (ds_copy)(to, from, size, stream));
-    return r < 0 ? r : ds__stream_sync(stream, DS__FOREVER);
-}
 /* A stream of the device that is always there, pinned; NULL and the sentence: none. */
 static ds__stream *ds__any_stream(ds_device device) {
     ds_stream handle = { 0 };
@@ -1501,6 +1496,7 @@ enum { DS__WAIT_NONE = 0, DS__WAIT_DEVICE, DS__WAIT_ALL };
 static size_t ds__direct_again(ds__mdevice *dev, int wait);
 static int ds__arena_drain(ds__arena *a);
 static void ds__async_give(ds__mdevice *dev, size_t keep);
+static ds__stream *ds__direct_giver(ds__mdevice *dev);
 typedef struct ds__wanted ds__wanted;
 static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, void **out);
 static int ds__align(ds__wanted *q, size_t align, size_t size);
@@ -4191,6 +4187,21 @@ static ds_result ds__watched_alloc(ds__wanted *q, size_t guard) {
 }
 
 /* Is called with the block in no list. A damaged guard is told through the log: the free itself has done nothing wrong. */
+/* What the stream's work has left there. It is read on a stream that nobody captures: a capture that begins on the block's own one is not spoilt. */
+static ds_result ds__own_read(ds__arena *a, ds_stream stream, void *to, const void *from, size_t size) {
+    ds__muse *u = ds__muse_new(a, a->dev->device);
+    ds__stream *s = u ? ds__direct_giver(a->dev) : NULL;
+    ds_stream reader = { s ? ds__handle(&s->slot) : 0 };
+    ds_result r = s ? ds__event_record_outside(u->event, stream) : ds__mem_error();
+    if (r == DS_OK) r = ds__event_sync(u->event, DS__FOREVER);
+    if (r == DS_OK) DS__KEEPING(r, (ds_copy)(to, from, size, reader));
+    if (r == DS_OK) r = ds__stream_sync(reader, DS__FOREVER);
+    if (s) ds__stream_unpin(s);
+    ds__arena_lock(a);
+    ds__muses_drop(a, u);
+    ds__arena_unlock(a);
+    return r;
+}
 static void ds__watched_free(ds__arena *a, ds__mblock *b) {
     size_t guard = b->guarded;
     b->guarded = 0;
@@ -4201,7 +4212,7 @@ static void ds__watched_free(ds__arena *a, ds__mblock *b) {
         const char *at = ds__guard_of(b);
         uint32_t *seen = ds__alloc(guard);
         for (ds__muse *u = b->uses; seen && u; u = u->next) if (u->recorded) DS_IGNORE(ds__event_sync(u->event, DS__FOREVER));
-        if (seen && ds__own_read(stream, seen, at, guard) == DS_OK)
+        if (seen && ds__own_read(a, stream, seen, at, guard) == DS_OK)
             for (size_t i = 0; i < guard / sizeof *seen; i++)
                 if (seen[i] != DS__GUARD) {
                     ds__warn("%zu bytes at %p%s%s, allocated at %s:%u, were written %zu bytes behind their end at the latest when they were freed at %s:%d", b->asked, (void *)b->ptr,
@@ -4404,12 +4415,15 @@ static int ds__direct_try(ds__arena *a, ds__mblock *b, int wait) {
     int plain = b->seg->source != DS__FROM_ASYNC, done;
     if (plain && !ds__direct_own(a, b, wait)) return 0;
     if (!ds__direct_record(b) && (wait != DS__WAIT_ALL || !ds__uses_awaited(b->uses))) return 0;
-    if (!plain) return ds__direct_give(a, b, wait == DS__WAIT_ALL);
-    if (wait == DS__WAIT_NONE || ds__captures_open()) return 0; /* a capture could forbid to ask */
-    ds__tls.quiet++;
-    done = wait == DS__WAIT_ALL ? ds__uses_awaited(b->uses) : ds__uses_done(b->uses);
-    ds__tls.quiet--;
-    return done && ds__segment_free(a->dev->device, b->seg->base, b->seg->size, 1) == DS_OK;
+    if (plain && (wait == DS__WAIT_NONE || ds__captures_open())) return 0; /* a capture could forbid to ask */
+    ds__tls.quiet += plain;
+    done = !plain || (wait == DS__WAIT_ALL ? ds__uses_awaited(b->uses) : ds__uses_done(b->uses));
+    ds__tls.quiet -= plain;
+    if (!done) return 0;
+    ds__segment_leaves(b->seg, 1);
+    done = plain ? ds__segment_free(a->dev->device, b->seg->base, b->seg->size, 1) == DS_OK : ds__direct_give(a, b, wait == DS__WAIT_ALL);
+    if (!done) ds__segment_leaves(b->seg, 0);
+    return done;
 }
 
 /* The driver has it: its description goes. */

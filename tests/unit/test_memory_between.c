@@ -40,11 +40,20 @@ static ds_result submit_after_guest(void *stream, const ds__op *op) {
     }
     return below->submit(stream, op);
 }
+enum { AT_WAIT = 1000 }; /* the host waits for a stream */
+static ds_result wait_after_guest(void *stream, uint64_t timeout_ns) {
+    if (guest_kind == AT_WAIT) {
+        guest_kind = -1;
+        guest();
+    }
+    return below->stream_synchronize(stream, timeout_ns);
+}
 static void guest_at_submit(void (*fn)(void), ds_stream stream, int kind) {
     ds__stream *s = ds__pin(&ds__g.streams, stream.id);
     below = s->driver;
     layer = *below;
     layer.submit = submit_after_guest;
+    layer.stream_synchronize = wait_after_guest;
     s->driver = ds__g.driver[1] = &layer;
     guest = fn;
     guest_kind = kind;
@@ -294,6 +303,25 @@ static void test_poison_comes_into_no_capture(void **state) {
     ok(ds_mem_free(p));
     no_guest_at_submit(own);
     none_has_begun();
+    end();
+}
+
+/* A guard is read where nobody captures. */
+static void test_the_look_at_a_guard_spoils_no_capture(void **state) {
+    (void)state;
+    ds_mem_config c = ds_mem_config_default();
+    size_t nodes = 1;
+    begin();
+    c.guard_bytes = 512;
+    configure(c);
+    void *p = block(4000, own);
+    captured = own;
+    guest_at_submit(guest_captures, own, AT_WAIT);
+    ok(ds_mem_free(p));
+    no_guest_at_submit(own);
+    ok(ds_capture_end(own, &graph));
+    ok(ds_graph_get_nodes(graph, NULL, 0, &nodes));
+    assert_int_equal(nodes, 0);
     end();
 }
 
@@ -595,6 +623,7 @@ int main(void) {
         cmocka_unit_test(test_the_event_of_a_use_comes_into_no_capture),
         cmocka_unit_test(test_who_borrows_is_not_drawn_into_a_capture),
         cmocka_unit_test(test_poison_comes_into_no_capture),
+        cmocka_unit_test(test_the_look_at_a_guard_spoils_no_capture),
         cmocka_unit_test(test_the_event_of_a_shared_block_comes_into_no_capture),
         cmocka_unit_test(test_a_pool_that_is_emptied_becomes_a_graphs),
         cmocka_unit_test(test_a_pool_whose_garbage_is_collected_becomes_a_graphs),
