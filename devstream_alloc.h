@@ -811,8 +811,8 @@ struct ds__arena {
     ds__muse *spare_uses;
     ds__finer *spare_rows;
     pthread_mutex_t grow;         /* held by who changes the segments: never over a wait for the device */
-    pthread_mutex_t giving;       /* held, before `grow`, by who gives memory back: over such waits too, so that no allocation may wait for it */
     ds__bins bins[2];
+    pthread_mutex_t giving;       /* held, before `grow`, by who gives memory back: over such waits too, so that no allocation may wait for it */
 };
 
 struct ds__mpool {
