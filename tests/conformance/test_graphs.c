@@ -1402,6 +1402,42 @@ static void test_a_node_of_a_graph_is_set_for_later_executables(void **state) {
     ok(ds_stream_destroy(s));
 }
 
+enum { CHANGES = 300 };
+typedef struct changer { ds_graph g; ds_graph_node n; uint64_t *word; } changer;
+
+static void *change_a_graph(void *user) {
+    changer *c = user;
+    ds_node_desc desc = fold_node(c->word, 3);
+    for (int i = 0; i < CHANGES; i++) {
+        ds_graph_node more;
+        ok_thread(ds_graph_set_node(c->g, c->n, &desc));
+        ok_thread(ds_graph_add(c->g, &desc, &c->n, 1, &more));
+    }
+    return NULL;
+}
+
+/* The capture makes the list of nodes longer, which moves it. */
+static void test_nodes_are_set_and_added_while_a_capture_adds_its_own(void **state) {
+    uint64_t *h = word(1);
+    changer c = { graph_on(0), no_node, word(1) };
+    size_t count = 0;
+    ds_graph same;
+    (void)state;
+    harness_warm_up();
+    ds_stream s = made(0);
+    c.n = add_fold(c.g, c.word, 2, no_node);
+    ok(ds_capture_begin_to_graph(s, c.g, NULL, 0, DS_CAPTURE_RELAXED));
+    pthread_t thread = spawn(change_a_graph, &c);
+    for (int i = 0; i < CHANGES; i++) fold(s, h, 3);
+    join(thread);
+    ok(ds_capture_end(s, &same));
+    assert_int_equal(same.id, c.g.id);
+    ok(ds_graph_get_nodes(c.g, NULL, 0, &count));
+    assert_int_equal(count, 1 + 2 * CHANGES);
+    ok(ds_graph_destroy(c.g));
+    ok(ds_stream_destroy(s));
+}
+
 static void test_a_node_keeps_its_kind_and_an_executables_copies_their_kind_of_memory(void **state) {
     uint64_t *h = word(1), *in = pinned(2), *out = pinned(2), *d = device_words(0, 2);
     payload p = { 0 };
@@ -2740,6 +2776,7 @@ const struct CMUnitTest tests_graphs[] = {
     DS_TEST(test_a_clone_has_the_same_nodes_and_goes_its_own_way, "peers b.6"),
     DS_TEST(test_a_node_of_an_executable_is_set_for_later_launches, "peers b.7"),
     DS_TEST(test_a_node_of_a_graph_is_set_for_later_executables, "peers b.7"),
+    DS_TEST(test_nodes_are_set_and_added_while_a_capture_adds_its_own, "graphs"),
     DS_TEST(test_a_node_keeps_its_kind_and_an_executables_copies_their_kind_of_memory, "peers b.7"),
     DS_TEST(test_launches_on_their_way_do_what_they_did, "peers b.7"),
     DS_TEST(test_an_executable_takes_over_a_changed_graph, "peers b.7 P18"),
