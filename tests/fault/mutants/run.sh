@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # run.sh [PART]: puts each defect of defects.txt (whose title contains PART) into a copy of the header, builds the suite with it
 # upon the stand-in and expects a test to fail. Prints a table; exit 1 when a defect survives or does not fit the code any more.
-# Environment: SHARE=N: only every N-th defect, beginning where the commit says, so that commits take turns; CUDA_HOME, JOBS at once (2),
+# Environment: SHARE=N: only every N-th defect, beginning where the commit says, so that commits take turns (all must fit the code, in each
+# run); FIT=1: tells only which do not fit; CUDA_HOME, JOBS at once (2),
 # B: the folder of the make that has built the suite (build/cc), MUTANT_CC: what compiles the headers with a defect (clang where it is
 # there, which is three times as fast as gcc without the optimiser).
 set -uo pipefail
@@ -9,7 +10,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 cd "$here/../../.." || exit 2
 jobs=${JOBS:-2} part=${1:-} built=${B:-build/cc}
 cc=${MUTANT_CC:-$(command -v clang || echo "${CC:-cc}")}
-if [ -z "${CUDA_HOME:-}" ]; then echo "skip  mutants: no toolkit found (CUDA_HOME)"; exit 0; fi
+if [ -z "${CUDA_HOME:-}" ] && [ -z "${FIT:-}" ]; then echo "skip  mutants: no toolkit found (CUDA_HOME)"; exit 0; fi
 work=$(mktemp -d) || exit 2
 trap 'rm -rf "$work"' EXIT
 
@@ -72,7 +73,7 @@ one() { # FOLDER: writes its line of the table to FOLDER/result
     dir=$1 title=$(cat "$1/title")
     mkdir -p "$dir/tests/unit"
     cp devstream*.h devstream.c "$dir"
-    if ! mutate "$dir"; then verdict STALE "$title"; return; fi
+    mutate "$dir" || return
     # The tests that are named, then the others.
     read -r test part <"$dir/by" || true
     case $test in
@@ -93,12 +94,25 @@ one() { # FOLDER: writes its line of the table to FOLDER/result
     echo "$((SECONDS - began)) s $title" >"$dir/seconds"
     rm -f "$dir"/*.o "$dir"/{cpu,suite,fault,unit} "$dir"/*.[ch]
 }
-export -f one program compile run verdict mutate
+# Whether the defect can be put into the code, in a folder of its own since `one` may not run for it.
+fits() { # FOLDER
+    local dir=$1
+    mutate "$dir" || verdict STALE "$(cat "$dir/title")"
+    rm -f "$dir"/*.h
+}
+export -f one program compile run verdict mutate fits
 export cc built work CUDA_HOME
+
+find "$work" -mindepth 1 -maxdepth 1 -type d | xargs -P "$jobs" -I{} bash -c 'fits {}'
+if [ -n "${FIT:-}" ]; then
+    cat "$work"/*/result 2>/dev/null && exit 1
+    echo "mutants: all of $(ls "$work" | wc -l) fit the code in $SECONDS s"
+    exit 0
+fi
 
 share=${SHARE:-1} turn=$((0x$(git rev-parse --short=7 HEAD 2>/dev/null || echo 0) % ${SHARE:-1})) n=0
 for dir in "$work"/*/; do
-    if grep -q -- "$part" "$dir/title"; then
+    if grep -q -- "$part" "$dir/title" && [ ! -e "$dir/result" ]; then
         [ $((n++ % share)) -ne "$turn" ] || echo "${dir%/}"
     fi
 done | xargs -P "$jobs" -I{} bash -c 'one {}'
