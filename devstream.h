@@ -2006,8 +2006,9 @@ typedef struct ds__stream {
 typedef struct ds__event {
     ds__slot slot;
     _Atomic(void *) native;       /* the driver's event, made at the first record */
-    ds__lock bind;                /* of the first record, and of one that fails */
-    _Atomic int recorded;         /* 1: a record has succeeded, or other processes may know it */
+    ds__lock bind;                /* of its device, until that is settled */
+    _Atomic int settled;          /* 1: it stays on its device: a record has succeeded, or a graph or other processes know it */
+    int claims;                   /* calls that are about to settle it */
     int imported;
     const ds__driver *driver;     /* of the first record; set before `native` */
     _Atomic int64_t device;       /* -1 unbound, else type << 32 | index */
@@ -8993,43 +8994,49 @@ DSDEF ds_result (ds_event_destroy)(ds_event event) {
 
 static int64_t ds__device_key(ds_device d) { return (int64_t)d.type << 32 | d.index; }
 
-/* Binds the event to the device and gives it a native event; the first record does that. */
-static ds_result ds__event_bind(ds__event *e, const ds__driver *driver, ds_device device) {
+/* Binds the event to the device and gives it a native event, unless that is done. With `any` the device that it has will do. The event is locked. */
+static ds_result ds__event_bind(ds__event *e, const ds__driver *driver, ds_device device, int any) {
     int64_t key = ds__device_key(device), bound = atomic_load(&e->device);
-    ds_result r = DS_OK;
-    if (DS__LIKELY(bound == key)) return DS_OK;
-    ds__lock_take(&e->bind);
-    bound = atomic_load(&e->device);
-    if (bound != key && bound >= 0) {
-        r = ds__fail(DS_ERR_DEVICE_MISMATCH, "the event belongs to %s:%d, where it was first recorded, the stream to %s:%d",
-                     ds__type_name((int)(bound >> 32)), (int)(bound & INT_MAX), ds__type_name(device.type), device.index);
-    } else if (bound != key) {
-        void *native = atomic_load(&e->native); /* there is one when a first record has failed */
-        if (native && e->driver != driver) r = ds__fail(DS_ERR_CROSS_DRIVER, "the event was to be recorded on a device of the other driver before");
-        else r = driver->event_create(device.index, e->flags, &native);
-        if (r == DS_OK) {
-            e->driver = driver;
-            atomic_store(&e->native, native);
-            atomic_store(&e->device, key);
-        }
-    }
-    ds__lock_give(&e->bind);
+    if (bound == key || (any && bound >= 0)) return DS_OK;
+    if (bound >= 0)
+        return ds__fail(DS_ERR_DEVICE_MISMATCH, "the event belongs to %s:%d, where it was first recorded, the stream to %s:%d", ds__type_name((int)(bound >> 32)),
+                        (int)(bound & INT_MAX), ds__type_name(device.type), device.index);
+    void *native = atomic_load(&e->native); /* there is one when a first record has failed */
+    if (native && e->driver != driver) return ds__fail(DS_ERR_CROSS_DRIVER, "the event was to be recorded on a device of the other driver before");
+    ds_result r = driver->event_create(device.index, e->flags, &native);
+    if (r < 0) return r;
+    e->driver = driver;
+    atomic_store(&e->native, native);
+    atomic_store(&e->device, key);
     return r;
 }
 
+/* For a call that makes the event a device's for good if it succeeds: until it says so, or that it did not, none takes the event to another device. */
+static ds_result ds__event_claim(ds__event *e, const ds__driver *driver, ds_device device, int any) {
+    ds__lock_take(&e->bind);
+    ds_result r = ds__event_bind(e, driver, device, any);
+    e->claims += r == DS_OK;
+    ds__lock_give(&e->bind);
+    return r;
+}
+static void ds__event_settle(ds__event *e, int succeeded) {
+    ds__lock_take(&e->bind);
+    e->claims--;
+    if (succeeded) atomic_store(&e->settled, 1);
+    else if (!e->claims && !atomic_load(&e->settled)) atomic_store(&e->device, -1);
+    ds__lock_give(&e->bind);
+}
+
+/* The first record that succeeds binds the event to its device. */
 static inline ds_result ds__record(ds__event *e, ds__stream *s, int kind) {
-    ds_result r = ds__event_bind(e, s->driver, s->device);
-    if (r == DS_OK) {
+    int first = !atomic_load_explicit(&e->settled, memory_order_acquire) || atomic_load_explicit(&e->device, memory_order_relaxed) != ds__device_key(s->device);
+    ds_result r = DS__UNLIKELY(first) ? ds__event_claim(e, s->driver, s->device, 0) : DS_OK;
+    if (DS__LIKELY(r == DS_OK)) {
         ds__op op = ds__op_make(kind);
         op.u.event.event = atomic_load_explicit(&e->native, memory_order_acquire);
         op.u.event.object = e;
         r = ds__submit(s, &op);
-        if (DS__UNLIKELY(r == DS_OK ? !atomic_load_explicit(&e->recorded, memory_order_relaxed) : 1)) {
-            ds__lock_take(&e->bind);
-            if (r == DS_OK) { atomic_store(&e->recorded, 1); atomic_store(&e->device, ds__device_key(s->device)); }
-            else if (!atomic_load(&e->recorded)) atomic_store(&e->device, -1); /* it was not recorded */
-            ds__lock_give(&e->bind);
-        }
+        if (DS__UNLIKELY(first)) ds__event_settle(e, r == DS_OK);
     }
     return ds__name_object(r, "event", e->label);
 }
@@ -9087,13 +9094,10 @@ static inline ds_result ds__wait_event(ds_stream stream, ds_event event, int kin
     if (DS__UNLIKELY(!e)) { ds__event_pin(event); return DS_ERR_INVALID_HANDLE; } /* again, for the sentence */
     ds__stream *s = ds__pin_inline(&ds__g.streams, stream.id);
     if (DS__UNLIKELY(!s)) { ds__stream_pin(stream); r = DS_ERR_INVALID_HANDLE; }
+    int claimed = s && kind == DS__OP_EXTERNAL_WAIT && !atomic_load_explicit(&e->settled, memory_order_relaxed); /* its first record may come after the capture */
+    if (DS__UNLIKELY(claimed)) claimed = (r = ds__event_claim(e, s->driver, s->device, 1)) == DS_OK;
     int64_t device = atomic_load(&e->device);
     void *native = atomic_load_explicit(&e->native, memory_order_acquire);
-    if (DS__UNLIKELY(s && kind == DS__OP_EXTERNAL_WAIT && device < 0)) { /* its first record may come after the capture */
-        r = ds__event_bind(e, s->driver, s->device);
-        native = atomic_load_explicit(&e->native, memory_order_acquire);
-        device = atomic_load(&e->device);
-    }
     if (s && r == DS_OK && native && device >= 0) {
         ds__op op = ds__op_make(kind);
         op.u.event.event = native;
@@ -9101,6 +9105,7 @@ static inline ds_result ds__wait_event(ds_stream stream, ds_event event, int kin
         r = (int)(device >> 32) == s->device.type ? ds__submit(s, &op)
                                                   : ds__fail(DS_ERR_CROSS_DRIVER, "the event and the stream belong to different drivers");
     }
+    if (DS__UNLIKELY(claimed)) ds__event_settle(e, r == DS_OK);
     if (s) ds__unpin_inline(&ds__g.streams, s);
     ds__unpin_inline(&ds__g.events, e);
     return r;
@@ -9237,12 +9242,9 @@ DSDEF ds_result (ds_event_export)(ds_event event, ds_ipc_event_handle *out) {
     ds_result r = DS_OK;
     if (!(e->flags & DS_EVENT_INTERPROCESS)) r = ds__fail(DS_ERR_INVALID_VALUE, "the event was created without DS_EVENT_INTERPROCESS");
     else if (e->imported) r = ds__fail(DS_ERR_INVALID_VALUE, "the event was imported; the process that made it exports it");
-    else if (atomic_load(&e->device) < 0) r = ds__event_bind(e, ds__driver_of(device), device);
-    if (r == DS_OK) r = e->driver->event_export(atomic_load(&e->native), out->bytes);
-    if (r == DS_OK) {
-        ds__lock_take(&e->bind);
-        atomic_store(&e->recorded, 1); /* it stays on its device, whatever becomes of a first record */
-        ds__lock_give(&e->bind);
+    else if ((r = ds__event_claim(e, ds__driver_of(device), device, 1)) == DS_OK) {
+        r = e->driver->event_export(atomic_load(&e->native), out->bytes);
+        ds__event_settle(e, r == DS_OK);
     }
     ds__event_unpin(e);
     return ds__name_object(r, "event", e->label);
@@ -9259,7 +9261,7 @@ static ds_result ds__event_open(ds_device device, const unsigned char *handle, d
     if (!e) { ds__driver_of(device)->event_destroy(native); return r < 0 ? r : DS_ERR_INVALID_HANDLE; }
     e->driver = ds__driver_of(device);
     e->imported = 1;
-    atomic_store(&e->recorded, 1);
+    atomic_store(&e->settled, 1);
     atomic_store(&e->native, native);
     atomic_store(&e->device, ds__device_key(device));
     ds__event_unpin(e);
@@ -10334,8 +10336,7 @@ static ds_result ds__desc_event(const ds__body *b, const ds_node_desc *d, ds__op
     int64_t bound = atomic_load(&e->device);
     ds_result r = DS_OK;
     if (device->type != b->device.type || (bound >= 0 && (int)(bound >> 32) != b->device.type)) r = ds__fail(DS_ERR_CROSS_DRIVER, "the event and the graph belong to different drivers");
-    else if (d->kind == DS_NODE_EVENT_RECORD || bound < 0) r = ds__event_bind(e, b->driver, *device);
-    if (r == DS_OK) atomic_store(&e->recorded, 1); /* a record that fails must not set it free for another device any more */
+    else if ((r = ds__event_claim(e, b->driver, *device, d->kind != DS_NODE_EVENT_RECORD)) == DS_OK) ds__event_settle(e, 1); /* it stays there, whatever becomes of a first record */
     op->u.event.event = atomic_load_explicit(&e->native, memory_order_acquire);
     op->u.event.object = e;
     return r;

@@ -190,6 +190,14 @@ typedef struct ds__cpu_failure {
     char text[384];
 } ds__cpu_failure;
 
+/* Numbers of a stream that stay failed when it runs again. */
+typedef struct ds__cpu_past {
+    const struct ds__cpu_past *next;
+    ds__cpu_failure *failure;
+    uint64_t from;
+    _Atomic uint64_t upto;
+} ds__cpu_past;
+
 /* A thread or a stream that waits for a token; stands in the list of the token's stream. */
 typedef struct ds__cpu_waiter {
     struct ds__cpu_waiter *next;
@@ -250,8 +258,8 @@ struct ds__cpu_stream {
     _Atomic uint64_t park_upto;
     _Atomic(ds__cpu_job *) job;
     int queued, queued_level;        /* in the list of ready streams of this level */
-    _Atomic(ds__cpu_failure *) past; /* what failed before the last reset, and which numbers */
-    _Atomic uint64_t past_from, past_upto;
+    _Atomic(ds__cpu_past *) past;    /* what failed before resets, the last first */
+    ds__cpu_past first_past;
     ds__cpu_stream *prev, *next;     /* ready list of a level, or list for host functions, or free list */
     ds__cpu_stream *all_prev, *all_next; /* all streams of the device */
     /* under the core's capture lock */
@@ -426,9 +434,9 @@ static ds__cpu_failure *ds__cpu_fail_device(int device, const char *text) {
 static ds__cpu_failure *ds__cpu_failed(const ds__cpu_stream *s, uint64_t upto) {
     ds__cpu_failure *f = atomic_load_explicit(&s->failure, memory_order_acquire);
     if (f && upto >= atomic_load_explicit(&s->failed_from, memory_order_relaxed)) return f;
-    f = atomic_load_explicit(&s->past, memory_order_acquire);
-    return f && upto >= atomic_load_explicit(&s->past_from, memory_order_relaxed) &&
-           upto <= atomic_load_explicit(&s->past_upto, memory_order_relaxed) ? f : NULL;
+    for (const ds__cpu_past *p = atomic_load_explicit(&s->past, memory_order_acquire); p; p = p->next)
+        if (upto >= p->from && upto <= atomic_load_explicit(&p->upto, memory_order_relaxed)) return p->failure;
+    return NULL;
 }
 
 /* What a stream reports: its own failure, else its device's. */
@@ -455,6 +463,17 @@ static void *ds__cpu_raw(size_t size) {
     ds__cpu.raw = raw;
     ds__lock_give(&ds__cpu.raw_lock);
     return (void *)(((uintptr_t)raw + 64 + 63) & ~(uintptr_t)63);
+}
+
+/* One thread at a time. Without memory what lies between two such parts counts as failed too: what has failed must not count as done. */
+static void ds__cpu_stays_failed(ds__cpu_stream *s, ds__cpu_failure *f, uint64_t from, uint64_t upto) {
+    ds__cpu_past *last = atomic_load(&s->past), *p = last ? ds__cpu_raw(sizeof *p) : &s->first_past;
+    if (!p) { atomic_store(&last->upto, upto); return; }
+    p->failure = f;
+    p->from = from;
+    atomic_store(&p->upto, upto);
+    p->next = last;
+    atomic_store(&s->past, p);
 }
 
 static ds__cpu_block *ds__cpu_block_take(void) {
@@ -2549,7 +2568,6 @@ struct ds__cpu_proxy {
     struct ds__cpu_proxy *all, *next_watched;
     ds__board *board;
     uint64_t serial, base, wanted;   /* base: added to the lane's numbers; wanted: the highest that somebody waits for */
-    ds__cpu_failure *past;           /* what it says of numbers that have failed over there */
     uint32_t lane;
     int is_watched;
 };
@@ -2624,11 +2642,12 @@ static void ds__cpu_mirror(ds__cpu_proxy *p, uint64_t upto) {
     if (done < upto && !ds__board_alive(p->board, who >> 24)) done = p->base + atomic_load(&at->done); /* what it did before it ended counts */
     else who = 0;
     uint64_t failed_upto = p->base + atomic_load(&at->failed_upto);
-    if (failed_upto != p->base && failed_upto != atomic_load(&p->stream.past_upto)) {
-        if (!p->past) p->past = ds__cpu_failure_new(DS_ERR_FAILED, "an operation before the event's record failed in process %d", (int)(atomic_load(&at->who) & 0xffffff));
-        atomic_store(&p->stream.past_from, p->base + atomic_load(&at->failed_from));
-        atomic_store(&p->stream.past_upto, failed_upto);
-        atomic_store(&p->stream.past, p->past);
+    if (failed_upto != p->base) {
+        uint64_t failed_from = p->base + atomic_load(&at->failed_from);
+        ds__cpu_past *past = atomic_load(&p->stream.past);
+        if (past && past->from == failed_from) atomic_store(&past->upto, failed_upto); /* it goes on failing there */
+        else ds__cpu_stays_failed(&p->stream, past ? past->failure : ds__cpu_failure_new(DS_ERR_FAILED, "an operation before the event's record failed in process %d",
+                                                                                         (int)(atomic_load(&at->who) & 0xffffff)), failed_from, failed_upto);
         p->stream.had_failure = 1;
     }
     if (who && done < upto) {
@@ -3763,9 +3782,7 @@ static void ds__cpu_lane_start(ds__cpu_stream *lane, int hold_first) {
 
 /* What failed so far stays failed, later operations run again. The stream has nothing to do. */
 static void ds__cpu_forgive(ds__cpu_stream *s) {
-    atomic_store(&s->past_from, atomic_load(&s->failed_from));
-    atomic_store(&s->past_upto, atomic_load(&s->done));
-    atomic_store(&s->past, atomic_load(&s->failure));
+    ds__cpu_stays_failed(s, atomic_load(&s->failure), atomic_load(&s->failed_from), atomic_load(&s->done));
     atomic_store(&s->failure, NULL);
 }
 

@@ -137,6 +137,13 @@ static void test_an_event_in_failed_work_stays_failed_after_a_reset(void **state
     refused(ds_event_elapsed_ms(timed, timed, &ms), DS_ERR_FAILED); /* not "not ready" for ever */
     ok(ds_stream_record_new(s, 0, &healthy));
     ok(ds_event_synchronize(healthy));
+    for (int again = 0; again < 2; again++) { /* nor does a later failure or reset change what was */
+        ok(ds_launch(bad, 1, NULL, 0, s));
+        refused(ds_stream_synchronize(s), DS_ERR_FAILED);
+        ok(ds_device_reset(harness_device(0)));
+        refused(ds_event_query(plain), DS_ERR_FAILED);
+        ok(ds_event_query(healthy));
+    }
     ok(ds_event_record(plain, s));
     ok(ds_event_synchronize(plain));
     ok(ds_event_destroy(plain));

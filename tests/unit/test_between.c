@@ -435,6 +435,83 @@ static void test_a_capture_does_not_begin_into_a_graph_that_was_destroyed(void *
     run_alone(begin_into_a_graph_that_goes);
 }
 
+/* ---- the first record of an event ---- */
+
+static ds__driver layer;
+static const ds__driver *below;
+static int refusing; /* no operation is taken */
+static ds_event raced;
+static ds_stream refused, elsewhere;
+static ds_result seen[3];
+static ds_result submit_after_guest(void *stream, const ds__op *op) {
+    come_before(&layer);
+    return refusing ? ds__fail(DS_ERR_OUT_OF_MEMORY, "no room") : below->submit(stream, op);
+}
+static ds_result export_after_guest(void *event, unsigned char *handle) {
+    come_before(&layer);
+    return below->event_export(event, handle);
+}
+static void lay_over(ds_stream stream) {
+    ds__stream *s = ds__pin(&ds__g.streams, stream.id);
+    below = s->driver;
+    layer = *below;
+    layer.submit = submit_after_guest;
+    layer.event_export = export_after_guest;
+    s->driver = ds__g.driver[1] = &layer;
+    ds__stream_unpin(s);
+}
+static void *fail_to_record(void *user) {
+    refusing = 1;
+    seen[0] = ds_event_record(raced, refused);
+    refusing = 0;
+    seen[1] = ds_event_record(raced, elsewhere);
+    return user;
+}
+static void one_fails_to_record(void) { pthread_join(begin(fail_to_record, NULL), NULL); }
+
+static void settle_an_event(int way) {
+    ds_ipc_event_handle h;
+    ds_graph g;
+    setenv("DEVSTREAM_CPU_DEVICES", "2", 1);
+    refused = stream_on(ds_cpu(0));
+    elsewhere = stream_on(ds_cpu(1));
+    ok(ds_device_set(ds_cpu(0)));
+    lay_over(refused);
+    ds_stream s = stream_on(ds_cpu(0));
+    ok(ds_event_create(way == 1 ? DS_EVENT_INTERPROCESS : 0, NULL, &raced));
+    if (way == 2) ok(ds_capture_begin(s, DS_CAPTURE_RELAXED));
+    guest = one_fails_to_record;
+    door = &layer;
+    seen[2] = way == 0 ? ds_event_record(raced, s) : way == 1 ? ds_event_export(raced, &h) : ds_stream_wait_event_external(s, raced);
+    ok(seen[2]);
+    holds(!door);
+    holds(seen[0] == DS_ERR_OUT_OF_MEMORY);
+    holds(seen[1] == DS_ERR_DEVICE_MISMATCH);
+    if (way == 2) {
+        ok(ds_capture_end(s, &g));
+        ok(ds_graph_destroy(g));
+    }
+    holds(ds_event_record(raced, elsewhere) == DS_ERR_DEVICE_MISMATCH);
+    ok(ds_event_record(raced, refused));
+    ok(ds_stream_synchronize(refused));
+    ok(ds_stream_synchronize(s));
+    ok(ds_event_destroy(raced));
+    ok(ds_stream_destroy(s));
+    ok(ds_stream_destroy(refused));
+    ok(ds_stream_destroy(elsewhere));
+    ds__g.driver[1] = below;
+}
+static void settle_by_a_record(void) { settle_an_event(0); }
+static void settle_by_an_export(void) { settle_an_event(1); }
+static void settle_by_a_graph(void) { settle_an_event(2); }
+/* What fails must not take the device back that a call beside it relies on. */
+static void test_a_record_that_fails_beside_another_leaves_that_its_device(void **state) {
+    (void)state;
+    run_alone(settle_by_a_record);
+    run_alone(settle_by_an_export);
+    run_alone(settle_by_a_graph);
+}
+
 /* ---- events of another process ---- */
 
 static int to_owner[2], from_owner[2];
@@ -615,6 +692,7 @@ int main(void) {
         cmocka_unit_test(test_a_capture_ends_with_its_borrowed_streams_handle),
         cmocka_unit_test(test_a_capture_that_fails_counts_down_its_own_graph),
         cmocka_unit_test(test_a_capture_does_not_begin_into_a_graph_that_was_destroyed),
+        cmocka_unit_test(test_a_record_that_fails_beside_another_leaves_that_its_device),
         cmocka_unit_test(test_an_imported_event_that_changes_is_watched_for_who_waits),
         cmocka_unit_test(test_an_imported_event_that_changes_is_watched_for_a_stream),
         cmocka_unit_test(test_an_imported_event_that_changes_is_watched_for_a_launch),
