@@ -1690,6 +1690,7 @@ typedef struct ds__tls_block {
     int quiet;           /* memory comes and goes for the allocator, which no open capture forbids: torch makes the thread relaxed for it */
     ds_capture_mode mode;/* which captures' rules the thread keeps: ds_capture_exchange_mode */
     uint64_t number;     /* of the thread, once asked for */
+    int capture_locked;  /* the thread has the capture lock, where drivers need to know */
     int upper_locked;    /* locks are held that stream_gone_fn takes, or under which no destructor of the user's may run: nothing is reclaimed */
     uint64_t arena_stream; /* the allocator's: the stream that the thread allocated on last, its slot and its arena */
     struct ds__slot *arena_slot;
@@ -2173,7 +2174,7 @@ typedef struct ds__op {
     X(graph_clone, (ds__body *from, ds__body *to), (from, to)) \
     X(graph_add, (ds__body *body, uint32_t index), (body, index)) \
     X(graph_edge, (ds__body *body, uint32_t from, uint32_t to), (body, from, to)) \
-    X(graph_set, (ds__body *body, uint32_t index, const ds__node *fresh), (body, index, fresh)) \
+    X(graph_set, (ds__body *body, uint32_t index, ds__node *fresh), (body, index, fresh)) \
     X(graph_attach, (ds__body *body, ds__object *object), (body, object)) \
     X(graph_instantiate, (ds__body *graph, ds__body *copy, unsigned flags, void **out), (graph, copy, flags, out)) \
     X(exec_update, (void *exec, ds__body *graph, ds_graph_update_reason *out_reason, uint32_t *out_node), (exec, graph, out_reason, out_node)) \
@@ -3158,7 +3159,6 @@ static struct {
 } ds__cuda = { .mutex = PTHREAD_MUTEX_INITIALIZER };
 
 static __thread uint64_t ds__cuda_thread; /* a number of the thread, for its own stream */
-static __thread int ds__cuda_locked;      /* the thread has the core's capture lock */
 
 /* ---- >>cuda calls and errors ---- */
 
@@ -4808,8 +4808,8 @@ static cudaError_t ds__cuda_get_info(cudaStream_t stream, ds__cuda_look *out) {
 #endif
 }
 
-static void ds__cuda_lock(void) { ds__lock_take(&ds__g.capture_lock); ds__cuda_locked++; }
-static void ds__cuda_unlock(void) { ds__cuda_locked--; ds__lock_give(&ds__g.capture_lock); }
+static void ds__cuda_lock(void) { ds__lock_take(&ds__g.capture_lock); ds__tls.capture_locked++; }
+static void ds__cuda_unlock(void) { ds__tls.capture_locked--; ds__lock_give(&ds__g.capture_lock); }
 
 /* The open capture with CUDA's number; NULL: others began it. The lock is held. */
 static ds__capture *ds__cuda_capture_of(unsigned long long id) {
@@ -4885,7 +4885,7 @@ static const char *ds__cuda_rule(const char *call, int code) {
    the one whose rules it broke. */
 __attribute__((cold, noinline)) static ds_result ds__cuda_capture_failed(const ds__cuda_scope *scope, const char *call, int code) {
     ds__capture *named = NULL, *spoilt = NULL, *forbids = NULL, *only = NULL;
-    int locked = ds__cuda_locked, spoils = 0, count = 0;
+    int locked = ds__tls.capture_locked, spoils = 0, count = 0;
     char rule[sizeof named->rule];
     const char *why = ds__cuda_rule(call, code);
     ds_result r = ds__cuda_map(code);
@@ -5357,33 +5357,22 @@ static ds_result ds__cuda_read_before_last(ds__body *b) {
     return r;
 }
 
-static ds_result ds__cuda_graph_add_last(ds__body *b) {
+static ds_result ds__cuda_graph_add(ds__body *b, uint32_t index) {
     ds__cuda_graph *g = b->native;
-    ds__node *n = b->node[b->count - 1];
+    ds__node *n = b->node[index];
     cudaGraphNode_t node = NULL, *after = ds__alloc((n->dep_count + 1u) * sizeof(cudaGraphNode_t));
     if (!after) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %u dependencies", (unsigned)n->dep_count);
     for (uint32_t i = 0; i < n->dep_count; i++) after[i] = ds__cuda_native(b->node[n->deps[i]]);
     ds_result r = ds__cuda_usable(b);
     if (r == DS_OK && g->capture) r = ds__cuda_read_before_last(b);
     n->device.index = ds__cuda_node_device(n);
-    if (r == DS_OK) r = ds__cuda_add(g, n, b->count - 1, after, n->dep_count, &node);
+    if (r == DS_OK) r = ds__cuda_add(g, n, index, after, n->dep_count, &node);
     n->native = node;
     ds__release(after);
     return r;
 }
-/* When a capture makes the graph the core has the lock. */
-static int ds__cuda_in_capture(const ds__body *b) { return ((const ds__cuda_graph *)b->native)->capture != NULL; }
 
-static ds_result ds__cuda_graph_add(ds__body *b, uint32_t index) {
-    int held = ds__cuda_in_capture(b);
-    (void)index; /* the last */
-    ds__cuda_locked += held;
-    ds_result r = ds__cuda_graph_add_last(b);
-    ds__cuda_locked -= held;
-    return r;
-}
-
-static ds_result ds__cuda_graph_edge_locked(ds__body *b, uint32_t from, uint32_t to) {
+static ds_result ds__cuda_graph_edge(ds__body *b, uint32_t from, uint32_t to) {
     ds__cuda_scope scope;
     ds_result r = ds__cuda_usable(b);
     if (r == DS_OK) r = ds__cuda_enter(&scope, b->device.index);
@@ -5392,14 +5381,6 @@ static ds_result ds__cuda_graph_edge_locked(ds__body *b, uint32_t from, uint32_t
     ds__cuda_leave(&scope);
     return r;
 }
-static ds_result ds__cuda_graph_edge(ds__body *b, uint32_t from, uint32_t to) {
-    int held = ds__cuda_in_capture(b);
-    ds__cuda_locked += held;
-    ds_result r = ds__cuda_graph_edge_locked(b, from, to);
-    ds__cuda_locked -= held;
-    return r;
-}
-
 /* CUDA's copy of a graph, and of each of its nodes the copy. */
 static ds_result ds__cuda_clone(const ds__cuda_scope *scope, cudaGraph_t from, const cudaGraphNode_t *nodes, uint32_t count, cudaGraph_t *out,
                                 cudaGraphNode_t *out_nodes) {
@@ -5536,7 +5517,7 @@ static int ds__cuda_has_unknown(const ds__body *b, int in_children) {
 
 /* CUDA cannot change everything of a node, and a new one in its place would be the last one of its graph, which matters for updates
    of executables. */
-static ds_result ds__cuda_graph_set_locked(ds__body *b, uint32_t index, ds__node *fresh) {
+static ds_result ds__cuda_graph_set(ds__body *b, uint32_t index, ds__node *fresh) {
     ds__cuda_graph *g = b->native;
     const ds__node *old = b->node[index];
     ds__cuda_owns owns = { NULL, 0, 0 };
@@ -5569,13 +5550,6 @@ static ds_result ds__cuda_graph_set_locked(ds__body *b, uint32_t index, ds__node
     }
     ds__cuda_own_end(&owns);
     ds__cuda_leave(&scope);
-    return r;
-}
-static ds_result ds__cuda_graph_set(ds__body *b, uint32_t index, const ds__node *fresh) {
-    int held = ds__cuda_in_capture(b);
-    ds__cuda_locked += held;
-    ds_result r = ds__cuda_graph_set_locked(b, index, (ds__node *)(uintptr_t)fresh);
-    ds__cuda_locked -= held;
     return r;
 }
 
@@ -5973,7 +5947,7 @@ static const char *const ds__cuda_pageable =
 
 /* A refusal of our own, which leaves the capture as it is. */
 static ds_result ds__cuda_refuse(const ds__cuda_scope *scope, const char *rule) {
-    int locked = ds__cuda_locked;
+    int locked = ds__tls.capture_locked;
     if (!locked) ds__cuda_lock();
     ds__capture *c = ds__g.captures;
     while (c && (c->driver->type != DS_DEVICE_CUDA || c->id != scope->capture)) c = c->next;
@@ -10192,10 +10166,15 @@ static ds_result ds__exec_give(ds__exec *x, ds_result r) {
 /* A capture may be adding to the graph: what changes its nodes then holds the capture lock, too. */
 static int ds__graph_share(ds__graph *g) {
     int shared = atomic_load(&g->capturing) != 0;
-    if (shared) ds__lock_take(&ds__g.capture_lock);
-    return shared;
+    if (!shared) return 0;
+    ds__lock_take(&ds__g.capture_lock);
+    return ++ds__tls.capture_locked;
 }
-static void ds__graph_unshare(int shared) { if (shared) ds__lock_give(&ds__g.capture_lock); }
+static void ds__graph_unshare(int shared) {
+    if (!shared) return;
+    ds__tls.capture_locked--;
+    ds__lock_give(&ds__g.capture_lock);
+}
 
 /* The sentence for what must wait until the capture is over that makes the graph. */
 static ds_result ds__being_captured(const ds__graph *g) {

@@ -396,6 +396,41 @@ static void test_a_capture_that_fails_counts_down_its_own_graph(void **state) {
     run_alone(end_a_capture_that_is_not_joined);
 }
 
+static ds_result not_added;
+static ds_graph ending;
+static void *add_what_is_refused(void *user) {
+    ds_node_desc fill = { .kind = DS_NODE_FILL, .device = ds_cuda(0), .u.fill = { .ptr = user, .value_size = 1, .width = 1000 } };
+    standin_fail(1, cudaErrorStreamCaptureUnsupported);
+    not_added = ds_graph_add(ending, &fill, NULL, 0, NULL);
+    return NULL;
+}
+static void *to_fill;
+static void guest_adds_what_is_refused(void) { pthread_join(begin(add_what_is_refused, to_fill), NULL); }
+static void add_when_a_capture_ends(void) {
+    ds_stream s = stream_on(ds_cuda(0));
+    ds_graph g;
+    ds_capture_info info;
+    ok(ds_device_set(ds_cuda(0)));
+    ok(ds_alloc(ds_cuda(0), 1000, &to_fill));
+    ok(ds_capture_begin(s, DS_CAPTURE_RELAXED));
+    ok(ds_launch_host_func(s, nothing, NULL, NULL));
+    ok(ds_capture_get_info(s, &info));
+    ending = info.graph;
+    guest = guest_adds_what_is_refused;
+    door = &((ds__graph *)ds__slot_at(&ds__g.graphs, (uint32_t)info.graph.id - 1))->capturing;
+    ok(ds_capture_end(s, &g));
+    holds(!door && standin_failed());
+    holds(not_added == DS_ERR_CAPTURE_UNSUPPORTED);
+    ok(ds_graph_destroy(g));
+    ok(ds_free(to_fill));
+    ok(ds_stream_destroy(s));
+}
+/* CUDA says why it refuses under the captures' lock, which the core has as long as a capture may add to the graph. */
+static void test_a_refused_node_just_when_a_capture_ends_is_refused(void **state) {
+    (void)state;
+    run_alone(add_when_a_capture_ends);
+}
+
 static ds_graph into;
 static ds_stream into_from;
 static ds_result begun;
@@ -691,6 +726,7 @@ int main(void) {
         cmocka_unit_test(test_a_stream_that_is_the_callers_again_is_not_asked),
         cmocka_unit_test(test_a_capture_ends_with_its_borrowed_streams_handle),
         cmocka_unit_test(test_a_capture_that_fails_counts_down_its_own_graph),
+        cmocka_unit_test(test_a_refused_node_just_when_a_capture_ends_is_refused),
         cmocka_unit_test(test_a_capture_does_not_begin_into_a_graph_that_was_destroyed),
         cmocka_unit_test(test_a_record_that_fails_beside_another_leaves_that_its_device),
         cmocka_unit_test(test_an_imported_event_that_changes_is_watched_for_who_waits),
