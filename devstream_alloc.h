@@ -3649,7 +3649,7 @@ static int ds__borrow_any(ds__wanted *q, ds__mpool *p, int orphans) {
     return 0;
 }
 
-/* Looks in the pools that help out. */
+/* Looks in the pools that help out. One that becomes a graph's in the middle is left alone later. */
 static int ds__borrow_pools(ds__wanted *q) {
     ds__mdevice *dev = q->a->dev;
     if (q->a->pool != &dev->main) return 0;

@@ -487,6 +487,30 @@ static void test_record_use_ends_with_the_work_before_it_and_record_stream_with_
     later_work(PRESET_TORCH_GROWING, 1);
 }
 
+/* Each use of a block ends when it would alone. */
+static void test_two_kinds_of_uses_of_a_block_end_each_at_its_time(void **state) {
+    (void)state;
+    for (int preset = PRESET_TORCH; preset <= PRESET_TORCH_GROWING; preset++) { /* they ask at each allocation */
+        begin(preset);
+        ds_stream s = stream(0), early = stream(0), late = stream(0);
+        gate g = { 0 };
+        void *p = block(5000, s);
+        ok(ds_mem_record_use(p, early));
+        ok(ds_stream_synchronize(early));
+        gate_close(early, &g);
+        ok(ds_mem_record_stream(p, late));
+        paint(p, 5000, 1, late);
+        ok(ds_mem_free(p));
+        ok(ds_stream_synchronize(late));
+        void *q = block(5000, s);
+        assert_ptr_equal(q, p);
+        gate_open(&g);
+        ok(ds_mem_free(q));
+        ok(ds_stream_destroy(s)); ok(ds_stream_destroy(early)); ok(ds_stream_destroy(late));
+        finish();
+    }
+}
+
 static void test_a_use_on_the_blocks_own_stream_is_nothing_to_record(void **state) {
     (void)state;
     for (int preset = 0; preset < PRESETS; preset++) {
@@ -1004,6 +1028,33 @@ static void test_a_block_that_an_ended_stream_used_is_freed_all_the_same(void **
             looks_destroy(l);
             finish();
         }
+}
+
+static void *another(void **q, ds_stream s) {
+    if (*q) ok(ds_mem_free(*q));
+    return *q = block(5000, s);
+}
+/* Nobody waits for the device because a stream is gone that had done its work. */
+static void test_a_use_of_a_stream_that_has_ended_is_over_with_its_work(void **state) {
+    (void)state;
+    for (int preset = PRESET_TORCH; preset <= PRESET_TORCH_GROWING; preset++) { /* they ask at each allocation */
+        gate g = { 0 };
+        begin(preset);
+        ds_stream s = stream(0), user = stream(0), busy = stream(0);
+        gate_close(busy, &g);
+        void *p = block(5000, s);
+        ok(ds_mem_record_stream(p, user));
+        paint(p, 5000, 1, user);
+        ok(ds_stream_synchronize(user));
+        ok(ds_stream_destroy(user));
+        ok(ds_mem_free(p));
+        void *q = NULL;
+        eventually(another(&q, s) == p);
+        gate_open(&g);
+        ok(ds_mem_free(q));
+        ok(ds_stream_destroy(s)); ok(ds_stream_destroy(busy));
+        finish();
+    }
 }
 
 /* ---- captures ---- */
@@ -1910,6 +1961,7 @@ const struct CMUnitTest tests_alloc[] = {
     DS_TEST(test_memory_that_another_stream_uses_is_not_used_again_too_early, "torch: test_record_stream"),
     DS_TEST(test_a_use_is_recorded_by_any_address_inside_of_the_block, "torch: test_record_stream_on_shifted_view"),
     DS_TEST(test_record_use_ends_with_the_work_before_it_and_record_stream_with_the_work_before_the_free, "peers e.4 3"),
+    DS_TEST(test_two_kinds_of_uses_of_a_block_end_each_at_its_time, "peers e.4 3"),
     DS_TEST(test_a_use_on_the_blocks_own_stream_is_nothing_to_record, "peers e.4 3"),
     DS_TEST(test_a_block_waits_for_all_streams_that_used_it, "alloc"),
     DS_TEST(test_a_free_never_waits, "alloc"),
@@ -1928,6 +1980,7 @@ const struct CMUnitTest tests_alloc[] = {
     DS_TEST(test_the_memory_of_streams_that_have_ended_is_used_again, "peers D6 e.4 2"),
     DS_TEST(test_a_block_outlives_its_stream_and_its_last_use_is_respected, "peers e.4 2, cupy: TestMallocAsync::test_stream"),
     DS_TEST(test_a_block_that_an_ended_stream_used_is_freed_all_the_same, "alloc"),
+    DS_TEST(test_a_use_of_a_stream_that_has_ended_is_over_with_its_work, "alloc"),
     DS_TEST(test_a_graph_has_memory_of_its_own_and_its_results_outlive_it,
             "torch: test_graph_memory_stats_and_use_result_after_destroy_graph"),
     DS_TEST(test_memory_that_a_graph_uses_at_each_launch_is_given_to_nobody_else, "peers D12 b.8"),
