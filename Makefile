@@ -42,6 +42,9 @@ UNIT        := $(patsubst tests/unit/%.c,$(B)/unit/%,$(wildcard tests/unit/*.c))
 ifeq ($(wildcard $(CUDA_HOME)/include/nvtx3/nvToolsExt.h),)
 UNIT        := $(filter-out %/test_nvtx,$(UNIT))
 endif
+ifneq ($(SHARE),)
+UNIT        := $(shell tests/turn.sh $(UNIT))
+endif
 FAULT       := $(patsubst tests/fault/%.c,$(B)/fault/%,$(wildcard tests/fault/*.c))
 ON_CUDA     := $(B)/conformance-standin $(B)/conformance-shared $(B)/conformance-static $(B)/lib/libcudart.so.13
 endif
@@ -59,8 +62,9 @@ INSTALL      = PREFIX='$(PREFIX)' INCLUDEDIR='$(INCLUDEDIR)' LIBDIR='$(LIBDIR)' 
 
 PLUGINS     := $(B)/plugin.so $(B)/nvml.so $(B)/nvml-old.so
 TEST_ENV    := DEVSTREAM_CPU_DEVICES=2 DS_TEST_PLUGIN=$(abspath $(B)/plugin.so)
-# The suite whole, or with SHARE=N an N-th of its groups.
+# The suite whole, or with SHARE=N an N-th of its groups. What depends on the number of devices or on links: then the random programs stand for it.
 suite        = $(if $(SHARE),tests/groups.sh $(1) $(RUN),$(RUN) $(1))
+collectives  = $(if $(SHARE),env DS_TEST_GROUP=comm_random $(RUN) $(1),$(RUN) $(1) comm)
 
 .PHONY: help demo train examples check conformance conformance-cuda conformance-linked linked-shared linked-static unit fault mutants kernels check-gpu features build-tests compile-matrix pages asan tsan model bench docs \
         amalgamate lint library install uninstall check-install check-musl check-aarch64 conformance-groups newcomer install-deps cmocka clean force
@@ -93,7 +97,7 @@ conformance: cmocka $(B)/conformance $(PLUGINS) ## only the conformance suite
 	@rm -f $(LOG)-cpu.log
 	@$(TEST_ENV) DS_TEST_LOG=$(LOG)-cpu.log $(call suite,$(B)/conformance)
 	@for n in $(if $(MODE),3,1 3 4 8); do echo "== collectives, $$n devices"; \
-	    $(TEST_ENV) DEVSTREAM_CPU_DEVICES=$$n DS_RANDOM_SEEDS=200 DS_RANDOM_FIRST=$${n}0000 $(RUN) $(B)/conformance comm || exit 1; done
+	    $(TEST_ENV) DEVSTREAM_CPU_DEVICES=$$n DS_RANDOM_SEEDS=200 DS_RANDOM_FIRST=$${n}0000 $(call collectives,$(B)/conformance) || exit 1; done
 
 conformance-cuda: cmocka $(PLUGINS) $(ON_CUDA) ## the conformance suite through the CUDA driver and the stand-in for cudart
 	@rm -f $(LOG)-cuda.log
@@ -102,7 +106,7 @@ ifeq ($(CUDA_HOME),)
 else
 	@DS_TEST_DRIVER=cuda $(TEST_ENV) DS_TEST_LOG=$(LOG)-cuda.log $(call suite,$(B)/conformance-standin)
 	@for set in $(if $(MODE),,DEVICES=1) PEERS=none; do echo "== collectives, $$set"; \
-	    env DS_TEST_DRIVER=cuda $(TEST_ENV) STANDIN_$$set $(RUN) $(B)/conformance-standin comm || exit 1; done
+	    env DS_TEST_DRIVER=cuda $(TEST_ENV) STANDIN_$$set $(call collectives,$(B)/conformance-standin) || exit 1; done
 endif
 
 # As a user has it: linked with libcudart, whose place the stand-in takes at run time; and the binary that starts without a driver.
@@ -110,9 +114,9 @@ conformance-linked: linked-shared linked-static ## the same, with a shared cudar
 linked-shared linked-static: cmocka $(PLUGINS) $(ON_CUDA)
 ifneq ($(CUDA_HOME),)
 linked-shared:
-	@echo "== shared library, stand-in" && DS_TEST_DRIVER=cuda $(TEST_ENV) LD_LIBRARY_PATH=$(B)/lib $(RUN) $(B)/conformance-shared
+	@echo "== shared library, stand-in" && DS_TEST_DRIVER=cuda $(TEST_ENV) LD_LIBRARY_PATH=$(B)/lib $(call suite,$(B)/conformance-shared)
 linked-static:
-	@echo "== cudart_static, no driver" && DS_TEST_DRIVER=cpu $(TEST_ENV) $(RUN) $(B)/conformance-static
+	@echo "== cudart_static, no driver" && DS_TEST_DRIVER=cpu $(TEST_ENV) $(call suite,$(B)/conformance-static)
 endif
 
 unit: cmocka $(UNIT) ## only the unit tests
@@ -157,8 +161,8 @@ asan: export UBSAN_OPTIONS ?= print_stacktrace=1
 asan tsan: cmocka
 	$(SUBMAKE) MODE=$@ -j$(JOBS) build-tests
 	$(SUBMAKE) MODE=$@ -j$(JOBS) --output-sync=target conformance conformance-cuda unit fault
-asan: ## the tests with the address and undefined-behaviour sanitizers; SHARE=2: half of the suite
-tsan: ## the tests with the thread sanitizer; SHARE=2: half of the suite
+asan: ## the tests with the address and undefined-behaviour sanitizers; SHARE=2: half of them
+tsan: ## the tests with the thread sanitizer; SHARE=2: half of them
 
 # The conformance suite on the CPU driver, with a few seeds of the random programs.
 # qemu 7.2 on x86-64 lets a load overtake the store before it, which aarch64 forbids when both are sequentially consistent (stlr, ldar):

@@ -1,20 +1,17 @@
 #!/bin/sh
 # Runs the conformance suite with a process for each group: groups.sh PROGRAM [WORDS BEFORE IT]
 # An emulator grows with each thread that it has ever had, and then each new process takes longer to begin.
-# Environment: SHARE=N: only every N-th group, beginning where the commit says, so that commits take turns, TURN=K: K groups
-# later; and what the suite reads.
+# Environment: SHARE, TURN: only some of the groups (turn.sh); and what the suite reads.
 set -u
 program=$1
 shift
-share=${SHARE:-1} turn=$(((0x$(git rev-parse --short=7 HEAD 2>/dev/null || echo 0) + ${TURN:-0}) % ${SHARE:-1})) n=0 ran=0 failed=
+groups=$("$@" "$program" --groups) ran=0 failed=
 began=$(date +%s)
-for group in $("$@" "$program" --groups); do
-    n=$((n + 1))
-    [ $((n % share)) -eq $turn ] || continue
+for group in $("$(dirname "$0")/turn.sh" $groups); do
     ran=$((ran + 1))
     at=$(date +%s)
     DS_TEST_GROUP=$group "$@" "$program" || failed="$failed $group"
     echo "== $group: $(($(date +%s) - at)) s"
 done
-echo "conformance: $ran of $n groups in $(($(date +%s) - began)) s${failed:+, failed:$failed}"
+echo "conformance: $ran of $(echo $groups | wc -w) groups in $(($(date +%s) - began)) s${failed:+, failed:$failed}"
 [ $ran -gt 0 ] && [ -z "$failed" ]

@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # run.sh [PART]: puts each defect of defects.txt (whose title contains PART) into a copy of the header, builds the suite with it
 # upon the stand-in and expects a test to fail. Prints a table; exit 1 when a defect survives or does not fit the code any more.
-# Environment: SHARE=N: only every N-th defect, beginning where the commit says, so that commits take turns (all must fit the code, in each
-# run); FIT=1: tells only which do not fit; CUDA_HOME, JOBS at once (2),
+# Environment: SHARE: only some of the defects (tests/turn.sh), but all must fit the code; FIT=1: tells only which do not fit; CUDA_HOME, JOBS at once (2),
 # B: the folder of the make that has built the suite (build/cc), MUTANT_CC: what compiles the headers with a defect (clang where it is
 # there, which is three times as fast as gcc without the optimiser).
 set -uo pipefail
@@ -110,12 +109,11 @@ if [ -n "${FIT:-}" ]; then
     exit 0
 fi
 
-share=${SHARE:-1} turn=$((0x$(git rev-parse --short=7 HEAD 2>/dev/null || echo 0) % ${SHARE:-1})) n=0
+chosen=()
 for dir in "$work"/*/; do
-    if grep -q -- "$part" "$dir/title" && [ ! -e "$dir/result" ]; then
-        [ $((n++ % share)) -ne "$turn" ] || echo "${dir%/}"
-    fi
-done | xargs -P "$jobs" -I{} bash -c 'one {}'
+    if grep -q -- "$part" "$dir/title" && [ ! -e "$dir/result" ]; then chosen+=("${dir%/}"); fi
+done
+tests/turn.sh "${chosen[@]}" | xargs -P "$jobs" -I{} bash -c 'one {}'
 
 cat "$work"/*/result 2>/dev/null
 all=$(cat "$work"/*/result 2>/dev/null | wc -l)
