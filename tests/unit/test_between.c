@@ -202,8 +202,9 @@ static void *call_before_and_after(void *user) {
     ok(ds_stream_destroy(stream_on(ds_cpu(0))));
     step = 1;
     wait_for(&step, 2);
-    ok(ds_device_set(ds_cpu(0)));
-    return user;
+    if (user) ok(ds_shutdown());
+    else ok(ds_device_set(ds_cpu(0)));
+    return NULL;
 }
 static void *leave_a_stream(void *user) {
     ds_stream s;
@@ -232,22 +233,28 @@ static void spoil_block(void *ptr, void *user) {
     spoilt = b;
     pthread_mutex_unlock(lock);
 }
-static void call_after_the_end(void) {
+static void call_after_an_end(void *ends) {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     ok(ds_init(&(ds_init_desc){ .allocator = { alloc_block, spoil_block, &lock } }));
-    pthread_t old = begin(call_before_and_after, NULL);
+    pthread_t old = begin(call_before_and_after, ends);
     wait_for(&step, 1);
     ok(ds_stream_destroy(stream_on(ds_cpu(0))));
     ok(ds_shutdown());
-    pthread_join(begin(leave_a_stream, NULL), NULL);
+    pthread_join(begin(ends ? allocate : leave_a_stream, NULL), NULL);
     step = 2;
     pthread_join(old, NULL);
     ok(ds_stream_destroy(stream_on(ds_cpu(0))));
+    ok(ds_shutdown());
+    for (const block *b = spoilt; b; b = b->next)
+        for (size_t k = 0; k < b->size; k++) holds(b->bytes[k] == (char)0xdd);
 }
+static void call_after_the_end(void) { call_after_an_end(NULL); }
+static void end_after_the_end(void) { call_after_an_end(&step); }
 /* What the thread has of before the end must not be used for it. */
 static void test_a_thread_of_before_the_end_may_find_another_that_is_gone(void **state) {
     (void)state;
     run_alone(call_after_the_end);
+    run_alone(end_after_the_end);
 }
 
 static _Atomic int legacy_over, legacy_waits, may_end;
@@ -339,11 +346,15 @@ static void test_a_stream_that_is_the_callers_again_is_not_asked(void **state) {
     run_alone(unwrap_a_stream_in_use);
 }
 
-static void destroy_a_wrapper_that_captures(void) {
+static void destroy_a_wrapper_that_captures_beside(int hidden) {
     cudaStream_t native = native_stream();
     ds_stream w = borrow(native), s = stream_on(ds_cuda(0));
     ds_graph g;
     ok(ds_stream_use(w, 0, NULL));
+    if (hidden) { /* what has the handle still is nobody's */
+        ok(ds_stream_destroy(w));
+        w = borrow(native);
+    }
     ok(ds_capture_begin(w, DS_CAPTURE_RELAXED));
     ok(ds_stream_destroy(w));
     holds(cudaStreamDestroy(native) == cudaSuccess);
@@ -353,9 +364,12 @@ static void destroy_a_wrapper_that_captures(void) {
     ok(ds_graph_destroy(g));
     ok(ds_stream_destroy(s));
 }
+static void destroy_a_wrapper_that_captures(void) { destroy_a_wrapper_that_captures_beside(0); }
+static void destroy_the_last_wrapper_that_captures(void) { destroy_a_wrapper_that_captures_beside(1); }
 static void test_a_capture_ends_with_its_borrowed_streams_handle(void **state) {
     (void)state;
     run_alone(destroy_a_wrapper_that_captures);
+    run_alone(destroy_the_last_wrapper_that_captures);
 }
 
 /* ---- captures and graphs ---- */
