@@ -203,14 +203,14 @@ typedef struct ds_resource ds_resource; /* below */
 /** What ds_pool_create takes; zero means default. */
 typedef struct ds_pool_desc {
     ds_device device;                 /**< where its memory is */
-    const ds_mem_config *config;      /**< NULL: the device's */
+    const ds_mem_config *config;      /**< NULL: the device's; else its limit and memory_fraction (of the device's memory) are limits of the pool */
     ds_upstream_alloc_fn alloc_fn;    /**< NULL: the device; else segments come from here */
     ds_upstream_free_fn free_fn;      /**< required with alloc_fn */
     const ds_resource *upstream;      /**< NULL: the device; else segments come from this resource (copied), which must outlive them and have other memory than pools */
     int use_on_oom;                   /**< 1: when the device is out of memory, other allocations may use its free blocks */
     int no_split;                     /**< 1: one block per segment */
     int shareable;                    /**< 1: blocks can be given to other processes (ds_mem_export) */
-    size_t limit;                     /**< bytes reserved; 0: none but the device's */
+    size_t limit;                     /**< bytes reserved; 0: none but config's and the device's. The smallest counts */
     const char *label;                /**< shown in reports; copied */
 } ds_pool_desc;
 /** Makes a pool, which has no memory yet. desc NULL: of the current device, with its policy. */
@@ -4575,14 +4575,15 @@ DSDEF ds_result (ds_mem_trim)(ds_device device, size_t keep, size_t *out_release
 
 /* ---- public: configuration and limits ---- */
 
-/* The limit that counts follows from the configuration. */
-static void ds__mem_limit(ds__mdevice *dev) {
-    const ds_mem_config *c = &dev->main.config;
-    size_t by_fraction = c->memory_fraction < 1 ? (size_t)(c->memory_fraction * (double)dev->total) : 0, limit = c->limit;
+/* The smaller of a configuration's limits; 0: none. */
+static size_t ds__config_limit(const ds_mem_config *c, size_t total) {
+    size_t by_fraction = c->memory_fraction < 1 ? (size_t)(c->memory_fraction * (double)total) : 0, limit = c->limit;
     if (c->memory_fraction < 1 && by_fraction == 0) by_fraction = 1; /* nothing may be reserved */
     if (by_fraction && (!limit || by_fraction < limit)) limit = by_fraction;
-    atomic_store(&dev->limit, limit);
+    return limit;
 }
+/* The limit that counts follows from the configuration. */
+static void ds__mem_limit(ds__mdevice *dev) { atomic_store(&dev->limit, ds__config_limit(&dev->main.config, dev->total)); }
 
 /* Reads the environment at the first use. */
 static void ds__mem_closing(int closing) {
@@ -4815,6 +4816,8 @@ DSDEF ds_result (ds_pool_create)(const ds_pool_desc *desc, ds_pool *out) {
     p->no_split = desc->no_split != 0;
     p->shareable = desc->shareable != 0;
     p->limit = desc->limit;
+    size_t by_config = desc->config ? ds__config_limit(desc->config, dev->total) : 0; /* the device's own need no copy: they count anyway */
+    if (by_config && (!p->limit || by_config < p->limit)) p->limit = by_config;
     out->id = p->id;
     return DS_OK;
 }

@@ -1004,6 +1004,50 @@ static void test_a_pools_limit_is_kept_to_the_byte(void **state) {
     }
 }
 
+/* A pool has up to three limits: its own, and the two of its configuration. */
+static void test_the_smallest_of_a_pools_limits_counts(void **state) {
+    (void)state;
+    for (int preset = 0; preset < PRESETS; preset++) {
+        begin(preset);
+        ds_stream s = stream(0);
+        ds_pool pool;
+        void *p, *q = &p;
+        double total = (double)device_memory(0);
+        for (int least = 0; least < 3; least++) {
+            ds_mem_config c = config_of(preset);
+            c.limit = (least == 0 ? 24 : 40) * MIB;
+            c.memory_fraction = ((least == 1 ? 24 : 40) * (double)MIB + 0.5) / total;
+            ok(ds_pool_create(&(ds_pool_desc){ .device = harness_device(0), .config = &c, .limit = (least == 2 ? 24 : 40) * MIB }, &pool));
+            ds_mem_request r = { .size = 15 * MIB, .stream = s, .pool = pool };
+            ok(ds_mem_alloc_with(&r, &p));
+            refused(ds_mem_alloc_with(&r, &q), DS_ERR_LIMIT_EXCEEDED);
+            assert_null(q);
+            assert_non_null(strstr(ds_last_error(), "only the pool's limit of 24.00 MiB is in the way"));
+            r.size = 26 * MIB;
+            refused(ds_mem_alloc_with(&r, &q), DS_ERR_LIMIT_EXCEEDED);
+            assert_non_null(strstr(ds_last_error(), "larger than the pool's limit of 24.00 MiB"));
+            ok(ds_mem_free(p));
+            ok(ds_pool_destroy(pool));
+        }
+        for (int which = 0; which < 3; which++) { /* one of the configuration's alone; 0 of the device is nothing at all */
+            ds_mem_config c = config_of(preset);
+            if (which == 0) c.limit = 64 * KIB; else c.memory_fraction = which == 1 ? 64 * (double)KIB / total : 0;
+            ok(ds_pool_create(&(ds_pool_desc){ .device = harness_device(0), .config = &c }, &pool));
+            refused(ds_mem_alloc_with(&(ds_mem_request){ .size = 65 * KIB, .stream = s, .pool = pool }, &q), DS_ERR_LIMIT_EXCEEDED);
+            ok(ds_pool_destroy(pool));
+            size_t limit;
+            ok(ds_mem_get_limit(harness_device(0), &limit));
+            assert_int_equal(limit, 0);
+        }
+        ok(ds_pool_create(&(ds_pool_desc){ .device = harness_device(0) }, &pool)); /* nothing is left of them */
+        ok(ds_mem_alloc_with(&(ds_mem_request){ .size = 64 * MIB, .stream = s, .pool = pool }, &p));
+        ok(ds_mem_free(p));
+        ok(ds_pool_destroy(pool));
+        ok(ds_stream_destroy(s));
+        finish();
+    }
+}
+
 /* A callback that says that it has freed something is believed once. */
 static void test_a_callback_is_asked_once_for_each_request(void **state) {
     (void)state;
@@ -1160,6 +1204,7 @@ const struct CMUnitTest tests_alloc_shortage[] = {
     DS_TEST(test_what_the_device_refuses_counts_for_nothing, "alloc"),
     DS_TEST(test_a_segment_is_as_large_as_there_is_room_for, "alloc"),
     DS_TEST(test_a_pools_limit_is_kept_to_the_byte, "cupy: test_set_limit_size"),
+    DS_TEST(test_the_smallest_of_a_pools_limits_counts, "cupy: test_set_limit_size, test_set_limit_fraction"),
     DS_TEST(test_a_callback_is_asked_once_for_each_request, "alloc"),
     DS_TEST(test_what_the_device_refuses_counts_for_nothing_on_any_backend, "alloc"),
     DS_TEST(test_what_the_drivers_pool_keeps_is_given_back_in_need, "cupy: TestMemoryAsyncPool"),
