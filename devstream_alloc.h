@@ -114,7 +114,8 @@ DSDEF ds_mem_config ds_mem_config_cupy(void);
 DSDEF DS_MUST_USE ds_result ds_mem_configure(ds_device device, const ds_mem_config *config);
 /** The same for all devices, now and later, from a text in the grammar of PYTORCH_CUDA_ALLOC_CONF: options of PyTorch, and
     preset:(default|torch|cupy) (first), reuse:(never|on_shortage|always), statistics:(full|current), limit:(bytes|P%), debug, poison, guard_bytes, segment_growth,
-    single_pool, best_fit_by_address, poll_on_alloc. As in PyTorch a text first resets max_split_size, roundup_power2_divisions and the garbage collection threshold.
+    single_pool, best_fit_by_address, poll_on_alloc. limit sets both members, limit and memory_fraction: bytes replace a fraction, P% replaces bytes.
+    As in PyTorch a text first resets max_split_size, roundup_power2_divisions and the garbage collection threshold.
     DS_ERR_INVALID_VALUE names the character where it went wrong; then nothing has changed. */
 DSDEF DS_MUST_USE ds_result ds_mem_configure_text(const char *text);
 /** Reads such a text into *config, which must hold a valid configuration. Callable anywhere. */
@@ -251,11 +252,11 @@ DSDEF DS_MUST_USE ds_result ds_pool_check_live(ds_pool pool, void *const *ptrs, 
 
 /* ---- limits and shortage ------------------------------------------------------------------------------------------ */
 
-/** Limits what the allocator reserves on a device; 0: no limit. */
+/** Limits what the allocator reserves on a device, beside ds_mem_set_fraction: the smaller counts. 0: no limit, and no fraction either. */
 DSDEF DS_MUST_USE ds_result ds_mem_set_limit(ds_device device, size_t bytes);
 /** The limit in bytes that counts; 0: none. */
 DSDEF DS_MUST_USE ds_result ds_mem_get_limit(ds_device device, size_t *out);
-/** torch.cuda.set_per_process_memory_fraction: 0 to 1 of the device's memory; 1: no limit. */
+/** torch.cuda.set_per_process_memory_fraction: 0 to 1 of the device's memory; 1: no limit but that of ds_mem_set_limit. */
 DSDEF DS_MUST_USE ds_result ds_mem_set_fraction(ds_device device, double fraction);
 /** What was set; 1 when nothing was. */
 DSDEF DS_MUST_USE ds_result ds_mem_get_fraction(ds_device device, double *out);
@@ -1149,17 +1150,19 @@ static ds_result ds__mread_divisions(ds__mtext *t, unsigned char out[16]) {
     return DS_OK;
 }
 
-/* 1048576, or 40%: a fraction of the device's memory; 0 and 0%: none, as in CuPy. */
+/* 1048576, or 40%: a fraction of the device's memory; 0 and 0%: none, as in CuPy, where one replaces the other. */
 static ds_result ds__mread_limit(ds__mtext *t, ds_mem_config *c) {
     uint64_t bytes;
     double percent = 0;
     size_t n = ds__mreal(t->word, &percent);
     if (n && t->word[n] == '%' && !t->word[n + 1] && percent <= 100) {
         c->memory_fraction = percent > 0 ? percent / 100 : 1;
+        c->limit = 0;
         return DS_OK;
     }
     if (!ds__mnumber(t->word, &bytes)) return ds__mwrong(t, t->start, "expected a number of bytes, or 0%% to 100%%");
     c->limit = bytes;
+    c->memory_fraction = 1;
     return DS_OK;
 }
 
@@ -4711,6 +4714,7 @@ static ds_result ds__mem_change(ds_device device, double fraction, size_t limit,
     if (!dev) return ds__mem_error();
     ds__mdevice_lock(dev);
     if (which) dev->main.config.limit = limit; else dev->main.config.memory_fraction = fraction;
+    if (which && !limit) dev->main.config.memory_fraction = 1;
     ds__mem_limit(dev);
     ds__mdevice_unlock(dev);
     return DS_OK;

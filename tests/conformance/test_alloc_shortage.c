@@ -101,8 +101,15 @@ static void test_limits_are_read_as_they_were_set(void **state) {
     ok(ds_mem_set_limit(d, total));
     ok(ds_mem_get_limit(d, &limit));
     assert_int_equal(limit, (size_t)(0.5 * (double)total));
-    ok(ds_mem_set_limit(d, 0));
-    ok(ds_mem_set_fraction(d, 1));
+    ok(ds_mem_set_fraction(d, 1)); /* a limit in bytes is none of its business */
+    ok(ds_mem_get_limit(d, &limit));
+    assert_int_equal(limit, total);
+    ok(ds_mem_set_fraction(d, 0.5));
+    ok(ds_mem_set_limit(d, 0)); /* no limit is no fraction either */
+    ok(ds_mem_get_limit(d, &limit));
+    assert_int_equal(limit, 0);
+    ok(ds_mem_get_fraction(d, &fraction));
+    assert_true(fraction == 1);
     refused(ds_mem_set_limit(out_of_range, 0), DS_ERR_DEVICE_RANGE);
     refused(ds_mem_set_fraction(out_of_range, 1), DS_ERR_DEVICE_RANGE);
     refused(ds_mem_get_limit(d, NULL), DS_ERR_INVALID_VALUE);
@@ -118,6 +125,12 @@ static void test_limits_are_read_as_they_were_set(void **state) {
         size_t want = texts[i].bytes ? texts[i].bytes : (size_t)(texts[i].part * (double)total);
         size_t apart = limit > want ? limit - want : want - limit;
         if (apart > 1 && !(texts[i].part == 1 && limit == 0)) fail_msg("%s: the limit is %zu, not %zu", texts[i].text, limit, want);
+    }
+    for (size_t i = 0; i < 2; i++) { /* the second one replaces the first */
+        ok(ds_mem_configure_text("limit:40%"));
+        ok(ds_mem_configure_text(i ? "limit:0" : "limit:0%"));
+        ok(ds_mem_get_limit(d, &limit));
+        assert_int_equal(limit, 0);
     }
     ok(ds_mem_configure_text("preset:default"));
     finish();

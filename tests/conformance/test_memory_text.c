@@ -126,7 +126,15 @@ static void test_a_limit_is_bytes_or_a_part_of_the_device(void **state) {
         ds_mem_config c = parsed(limits[i].text);
         assert_int_equal(c.limit, limits[i].limit);
         assert_true(c.memory_fraction == limits[i].fraction);
+        static const char *const before[] = { "limit:30%", "limit:77", "per_process_memory_fraction:0.3,limit:77,per_process_memory_fraction:0.3" };
+        for (size_t k = 0; k < sizeof before / sizeof before[0]; k++) { /* whatever was said before */
+            c = parsed(before[k]);
+            ok(ds_mem_config_parse(limits[i].text, &c));
+            assert_true(c.limit == limits[i].limit && c.memory_fraction == limits[i].fraction);
+        }
     }
+    ds_mem_config c = parsed("limit:77,per_process_memory_fraction:0.3"); /* torch's option says nothing of the other */
+    assert_true(c.limit == 77 && c.memory_fraction == 0.3);
 }
 
 static void test_a_text_forgets_three_options_and_keeps_the_others(void **state) {
