@@ -1438,7 +1438,8 @@ static ds_result ds__pinned_source_free(const ds__segment *s);
 static void ds__snapshot_shutdown(void);
 static void ds__mem_tell(ds__mdevice *dev, const ds__mevent *event);
 static void ds__mem_history_join(ds__mdevice *dev);
-static void ds__oom_report(ds__mdevice *dev, ds__mpool *pool, size_t wanted, size_t segment, ds_result why);
+struct ds__wanted;
+static void ds__oom_report(const struct ds__wanted *q, size_t segment, ds_result why);
 
 /* ---- small things ---- */
 
@@ -3794,7 +3795,7 @@ static ds_result ds__ask_slow(ds__wanted *q) {
     const ds_mem_config *c = ds__policy(a->pool);
     if (r == DS_ERR_LIMIT_EXCEEDED && ds__policy(&a->dev->main)->throw_on_cudamalloc_oom) DS__COUNT_CALL(a, rejections, 1);
     ds__tell_oom(a, ds__msegment_size(c, q->kind, q->size >= (size_t)1 << 60 ? q->asked : q->size));
-    ds__oom_report(a->dev, a->pool, q->asked, q->size >= (size_t)1 << 60 ? q->size : ds__msegment_size(c, q->kind, q->size), r);
+    ds__oom_report(q, q->size >= (size_t)1 << 60 ? q->size : ds__msegment_size(c, q->kind, q->size), r);
     return r;
 }
 
@@ -4328,7 +4329,7 @@ static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, 
     }
     DS__COUNT_CALL(a, ooms, 1);
     ds__tell_oom(a, q->size);
-    ds__oom_report(a->dev, p, q->asked, q->size, r);
+    ds__oom_report(q, q->size, r);
     return r;
 }
 
@@ -5757,13 +5758,21 @@ static void ds__mowner_name(const ds__mowners *t, const ds__mowner *which, const
 typedef struct ds__mshortage {
     ds__mdevice *dev;
     ds__mpool *pool;
-    size_t wanted, segment;
+    size_t wanted, size, segment; /* what was asked for; what the block takes, with its rounding, alignment and guard; what the driver was asked for */
+    const ds__arena *arena;       /* where it was looked for */
+    int kind, aligned;
+    int quiet;                    /* a capture is open */
     ds_result why;
     size_t total, free, outside;  /* of the device; outside: used, and not the allocator's. 0 when it does not tell */
     int known;
     size_t limit, pool_limit;     /* 0: none */
     size_t reserved, live, pending, cached, live_count, pending_count, cached_count, largest; /* of all pools */
-    size_t pool_reserved, pool_cached, pool_largest; /* of the one that was asked */
+    size_t pool_reserved, pool_cached, pool_pending; /* of the one that was asked */
+    size_t mine, kept, theirs, elsewhere; /* its largest free block that is the request's stream's; that max_split_size keeps; another stream's; of the other kind */
+    ds__arena *owner;             /* of `theirs` */
+    int apart;                    /* nobody can wait for that stream */
+    size_t back, pool_back;       /* what emptying the cache would give back, if no capture was open */
+    size_t awaited, pool_awaited; /* and what it would wait for first */
     size_t private_reserved, private_cached;
     ds__mowners owners;
     struct { char name[80]; size_t bytes, count; } top[DS__TOP];
@@ -5781,17 +5790,38 @@ static void ds__moom_block(ds__mshortage *s, const ds__mblock *b, int asked, int
     case DS_BLOCK_PENDING:
         s->pending += b->size;
         s->pending_count++;
+        if (asked) s->pool_pending += b->size;
         break;
     case DS_BLOCK_FREE:
         s->cached += b->size;
         s->cached_count++;
         if (b->size > s->largest) s->largest = b->size;
         if (asked) s->pool_cached += b->size;
-        if (asked && b->size > s->pool_largest) s->pool_largest = b->size;
         if (private_one) s->private_cached += b->size;
         break;
     default: break;
     }
+}
+/* Why a free block of the pool that was asked is not the request's. */
+static void ds__moom_place(ds__mshortage *s, ds__arena *a, const ds__mblock *b) {
+    if (b->state != DS_BLOCK_FREE || b->quiet) return;
+    int keeps = s->pool->oversize && !ds__grows(b->seg) && b->size >= s->size && ds__too_large(s->pool, b->size, s->size);
+    size_t *at = b->seg->kind != s->kind ? &s->elsewhere : keeps ? &s->kept : a == s->arena ? &s->mine : &s->theirs;
+    if (b->size <= *at) return;
+    *at = b->size;
+    if (at == &s->theirs) s->owner = a;
+}
+/* What of a segment goes back when the cache is emptied, as in ds__arena_trim; *awaited grows by what is pending. */
+static size_t ds__moom_back(const ds__segment *g, size_t *awaited) {
+    size_t bytes = 0;
+    for (const ds__mblock *b = g->first; b; b = b->next) {
+        if (b->state == DS_BLOCK_PENDING) *awaited += b->size;
+        if (b->state != DS_BLOCK_FREE) continue;
+        size_t from = (size_t)(b->ptr - g->base), to = from + b->size;
+        if (ds__grows(g)) { from = (from + g->page - 1) / g->page * g->page; to = to / g->page * g->page; }
+        if (to > from && (ds__grows(g) || !ds__is_split(b))) bytes += to - from;
+    }
+    return bytes;
 }
 static size_t ds__moom_count(const ds__mdevice *dev) {
     size_t live = 0;
@@ -5805,12 +5835,20 @@ static size_t ds__moom_count(const ds__mdevice *dev) {
 static void ds__moom_walk(ds__mshortage *s) {
     for (const ds__mpool *p = &s->dev->main; p; p = p->next) {
         int asked = p == s->pool, private_one = p != &s->dev->main;
-        for (const ds__arena *a = p->arenas; a; a = a->next) {
+        int emptied = !p->graphs && (asked || !private_one || p->owners == 0);
+        for (ds__arena *a = p->arenas; a; a = a->next) {
             for (const ds__segment *g = a->segments; g; g = g->next) {
+                size_t awaited = 0, back = emptied ? ds__moom_back(g, &awaited) : 0;
+                s->back += back;
+                s->awaited += awaited;
+                if (asked) { s->pool_back += back; s->pool_awaited += awaited; }
                 s->reserved += g->mapped;
                 if (asked) s->pool_reserved += g->mapped;
                 if (private_one) s->private_reserved += g->mapped;
-                for (const ds__mblock *b = g->first; b; b = b->next) ds__moom_block(s, b, asked, private_one);
+                for (const ds__mblock *b = g->first; b; b = b->next) {
+                    ds__moom_block(s, b, asked, private_one);
+                    if (asked) ds__moom_place(s, a, b);
+                }
             }
         }
     }
@@ -5859,19 +5897,49 @@ static int ds__moom_could_grow(const ds__mshortage *s) {
     ds__tls.mute--;
     return r == DS_OK;
 }
+/* Whether the request could be served if so much went back to the device, so much of it the pool's. */
+static int ds__moom_fits(const ds__mshortage *s, size_t back, size_t pool_back) {
+    size_t need = s->segment > s->size ? s->segment : s->size, left = s->reserved - back, pool_left = s->pool_reserved - pool_back;
+    if (s->limit && (left > s->limit || need > s->limit - left)) return 0;
+    if (s->pool_limit && (pool_left > s->pool_limit || need > s->pool_limit - pool_left)) return 0;
+    return !s->known || need <= s->free + back;
+}
+/* Memory that an open capture keeps from the request; 0: none. */
+static int ds__moom_hint_capture(ds__mshortage *s) {
+    const ds_mem_config *c = ds__policy(s->pool);
+    if (!s->quiet || ds__moom_fits(s, 0, 0)) return 0;
+    if (s->back && ds__moom_fits(s, s->back, s->pool_back))
+        return snprintf(s->hint, sizeof s->hint, "%s are cached, but while a capture is open nothing is given back; call %s before it begins", DS__SIZE(s->back),
+                        s->back == s->pool_back && s->pool != &s->dev->main ? "ds_pool_empty_cache" : "ds_mem_empty_cache");
+    if (s->awaited && ds__moom_fits(s, s->back + s->awaited, s->pool_back + s->pool_awaited))
+        return snprintf(s->hint, sizeof s->hint, "%s are freed but wait for other streams, and while a capture is open nobody asks whether these are done; empty the cache "
+                        "before it begins", DS__SIZE(s->awaited));
+    if (s->pool->name[0] && s->pool_pending >= s->size && c->reuse == DS_REUSE_NEVER && !c->graph_capture_record_stream_reuse)
+        return snprintf(s->hint, sizeof s->hint, "%s are freed, and other streams of the capture have used them; graph_capture_record_stream_reuse:True uses them behind that",
+                        DS__SIZE(s->pool_pending));
+    return 0;
+}
 /* Memory that is there and cannot be used for this; 0: none. */
 static int ds__moom_hint_cached(ds__mshortage *s) {
     const ds_mem_config *c = ds__policy(s->pool);
     char *out = s->hint;
     const size_t room = sizeof s->hint;
-    if (s->pending >= s->wanted)
+    if (s->pool_pending >= s->size && !s->quiet)
         return snprintf(out, room, "%s are freed but wait for other streams; synchronise those, or say ds_mem_record_use right after their last use",
-                        DS__SIZE(s->pending));
-    if (s->pool_largest >= s->wanted && c->max_split_size <= s->pool_largest && s->wanted < c->max_split_size)
-        return snprintf(out, room, "a free block of %s is not split because of max_split_size, %s", DS__SIZE(s->pool_largest), DS__SIZE(c->max_split_size));
-    if (s->pool_largest >= s->wanted)
-        return snprintf(out, room, "a free block of %s belongs to another stream; %s", DS__SIZE(s->pool_largest), c->reuse == DS_REUSE_NEVER
-                        ? "with reuse:on_shortage this one may wait for it" : "wait for that stream, or allocate there");
+                        DS__SIZE(s->pool_pending));
+    if (s->mine >= s->size) return snprintf(out, room, "a free block of %s has come back just now; ask again", DS__SIZE(s->mine));
+    if (s->kept >= s->size)
+        return snprintf(out, room, "a free block of %s is not split because of max_split_size, %s", DS__SIZE(s->kept), DS__SIZE(c->max_split_size));
+    if (s->theirs >= s->size)
+        return snprintf(out, room, "a free block of %s belongs to another stream%s", DS__SIZE(s->theirs), s->apart
+                        ? ", for which this one cannot wait while a capture is open" : c->reuse == DS_REUSE_NEVER
+                        ? "; with reuse:on_shortage this one may wait for it" : "; wait for that stream, or allocate there");
+    if (s->elsewhere >= s->size)
+        return snprintf(out, room, "a free block of %s is in segments for %s requests; single_pool:True lets all share theirs", DS__SIZE(s->elsewhere),
+                        s->kind == DS__SMALL ? "large" : "small");
+    if (s->mine >= s->wanted)
+        return snprintf(out, room, "a free block of %s would do, if %s did not make %s of the request", DS__SIZE(s->mine), s->aligned ? "the alignment"
+                        : c->guard_bytes ? "guard_bytes" : ds__rounds(c) ? "roundup_power2_divisions" : "rounding", DS__SIZE(s->size));
     if (s->pool_cached >= s->wanted && ds__moom_could_grow(s))
         return snprintf(out, room, "%s are cached in pieces too small; with expandable_segments:True pieces can be moved together", DS__SIZE(s->pool_cached));
     if (s->pool_cached >= s->wanted)
@@ -5896,7 +5964,7 @@ static void ds__moom_hint(ds__mshortage *s) {
         return;
     }
     if (s->pool_limit && s->wanted > s->pool_limit) { snprintf(out, room, "the request is larger than the pool's limit of %s", DS__SIZE(s->pool_limit)); return; }
-    if (ds__moom_hint_cached(s)) return;
+    if (ds__moom_hint_capture(s) || ds__moom_hint_cached(s)) return;
     if (pools) { snprintf(out, room, "only the pool's limit of %s is in the way; raise it, or free memory of the pool", DS__SIZE(s->pool_limit)); return; }
     if (devices) {
         snprintf(out, room, "only the limit of %s is in the way; ds_mem_set_limit and ds_mem_set_fraction (limit, per_process_memory_fraction) raise it", DS__SIZE(s->limit));
@@ -5958,10 +6026,9 @@ static void ds__moom_line(const ds__mshortage *s, ds__mpage *p) {
     ds__mprint(p, "; hint: %s", s->hint);
 }
 
-/* Sets the sentence of the error `why` and the thread's long report. Nothing is locked. `wanted` is what the block needs, `segment` what was
-   asked of the driver. */
+/* Sets the sentence of the error `why` and the thread's long report. Nothing is locked. `segment` is what was asked of the driver. */
 __attribute__((cold, noinline)) DS__SEAM
-static void ds__oom_report(ds__mdevice *dev, ds__mpool *pool, size_t wanted, size_t segment, ds_result why) {
+static void ds__oom_report(const ds__wanted *q, size_t segment, ds_result why) {
     char line[450];
     ds__mshortage s;
     ds__mpage page = { NULL, 6144, 0 }, short_one = { line, sizeof line, 0 };
@@ -5969,11 +6036,17 @@ static void ds__oom_report(ds__mdevice *dev, ds__mpool *pool, size_t wanted, siz
     if (before + sizeof line > sizeof ds__tls.error) short_one.room = before + 200 < sizeof ds__tls.error ? sizeof ds__tls.error - before : 200;
     ds__thread *t = ds__thread_state();
     memset(&s, 0, sizeof s);
-    s.dev = dev;
-    s.pool = pool ? pool : &dev->main;
-    s.wanted = wanted;
-    s.segment = segment > wanted && !(ds__policy(s.pool)->expandable_segments && dev->has_space > 0) ? segment : wanted;
+    s.dev = q->a->dev;
+    s.pool = q->a->pool;
+    s.arena = q->a;
+    s.wanted = q->asked;
+    s.size = q->size;
+    s.kind = q->kind;
+    s.aligned = q->aligned;
+    s.quiet = ds__captures_open() != 0;
+    s.segment = segment > s.wanted && !(ds__policy(s.pool)->expandable_segments && s.dev->has_space > 0) ? segment : s.wanted;
     ds__moom_collect(&s);
+    s.apart = s.quiet && s.owner && !ds__can_await(q, ds__owner_of(s.owner));
     ds__moom_hint(&s);
     page.text = t ? ds__alloc(page.room) : NULL;
     if (page.text) ds__moom_page(&s, &page);

@@ -620,6 +620,159 @@ static void test_the_hint_fits_what_is_in_the_way(void **state) {
     finish();
 }
 
+/* A free block that is large enough for what was asked, and not what the request needs. */
+static void test_the_hint_fits_what_the_request_needs(void **state) {
+    static const int presets[] = { PRESET_TORCH, PRESET_TORCH_GROWING, PRESET_PLAIN, PRESET_DEFAULT };
+    void *p, *q, *r;
+    (void)state;
+    for (size_t i = 0; i < sizeof presets / sizeof presets[0]; i++) {
+        begin(presets[i]);
+        ds_stream s = harness_stream(0, 0);
+        p = block(3 * MIB / 2, s);
+        limit_to(ds_mem_reserved(harness_device(0)));
+        no_memory(ds_mem_alloc(512, s, &q));
+        has(ds_last_error(), "is in segments for large requests; single_pool:True");
+        assert_null(strstr(ds_last_error(), "another stream"));
+        ds_mem_config c;
+        ok(ds_mem_get_config(harness_device(0), &c));
+        c.single_pool = 1; /* as it says */
+        ok(ds_mem_configure(harness_device(0), &c));
+        ok(ds_mem_alloc(512, s, &q));
+        ok(ds_mem_free(q));
+        ok(ds_mem_free(p));
+        limit_to(0);
+        ok(ds_stream_destroy(s));
+        finish();
+    }
+    ds_mem_config c = config_of(PRESET_TORCH);
+    c.small_segment_size = 16 * MIB;
+    begin_with(&c);
+    ds_stream s = harness_stream(0, 0);
+    p = block(512, s);
+    limit_to(16 * MIB);
+    no_memory(ds_mem_alloc(4 * MIB, s, &q));
+    has(ds_last_error(), "a free block of 16.00 MiB is in segments for small requests; single_pool:True");
+    ok(ds_mem_free(p));
+    limit_to(0);
+    finish();
+    begin(PRESET_TORCH); /* alignment */
+    p = block(3 * MIB / 2, s);
+    q = block(15 * MIB, s);
+    limit_to(20 * MIB);
+    no_memory(ds_mem_alloc_with(&(ds_mem_request){ .size = 3 * MIB, .stream = s, .alignment = 2 * MIB }, &r));
+    has(ds_last_error(), "a free block of 3.50 MiB would do, if the alignment did not make 5.00 MiB of the request");
+    ok(ds_mem_alloc(3 * MIB, s, &r));
+    ok(ds_mem_free(r));
+    ok(ds_mem_free(q));
+    ok(ds_mem_free(p));
+    limit_to(0);
+    finish();
+    c = config_of(PRESET_TORCH);
+    ok(ds_mem_config_parse("roundup_power2_divisions:2", &c));
+    begin_with(&c);
+    p = block(8 * MIB, s);
+    q = block(3 * MIB / 2, s);
+    limit_to(20 * MIB);
+    no_memory(ds_mem_alloc(9 * MIB, s, &r));
+    has(ds_last_error(), "a free block of 10.50 MiB would do, if roundup_power2_divisions did not make 12.00 MiB of the request");
+    ok(ds_mem_free(q));
+    ok(ds_mem_free(p));
+    limit_to(0);
+    finish();
+    c = config_of(PRESET_TORCH);
+    c.guard_bytes = 512;
+    begin_with(&c);
+    p = block(3 * MIB / 2 - 512, s);
+    limit_to(20 * MIB);
+    no_memory(ds_mem_alloc(20 * MIB - 3 * MIB / 2, s, &r));
+    has(ds_last_error(), "a free block of 18.50 MiB would do, if guard_bytes did not make 18.50 MiB of the request");
+    ok(ds_mem_free(p));
+    limit_to(0);
+    ok(ds_stream_destroy(s));
+    finish();
+}
+
+/* Captures one allocation of 40 MiB on the stream. */
+static ds_result ask_in_a_capture(ds_stream s, char words[512]) {
+    ds_graph g;
+    void *p;
+    ok(ds_capture_begin(s, DS_CAPTURE_RELAXED));
+    ds_result r = ds_mem_alloc(40 * MIB, s, &p);
+    snprintf(words, 512, "%s", ds_last_error());
+    if (r == DS_OK) ok(ds_mem_free(p));
+    ok(ds_capture_end(s, &g));
+    ok(ds_graph_destroy(g));
+    return r;
+}
+static void test_the_hint_fits_what_an_open_capture_forbids(void **state) {
+    char words[512];
+    void *p;
+    (void)state;
+    for (int preset = 0; preset < PRESETS; preset++) {
+        gate gate = { 0 };
+        begin(preset);
+        harness_warm_up();
+        ds_stream s = harness_stream(0, 0), user = harness_stream(0, 0);
+        limit_to(100 * MIB);
+        p = block(80 * MIB, s);
+        ok(ds_mem_free(p));
+        ok(ds_stream_synchronize(s));
+        refused(ask_in_a_capture(s, words), DS_ERR_LIMIT_EXCEEDED);
+        has(words, "80.00 MiB are cached, but while a capture is open nothing is given back; call ds_mem_empty_cache before it begins");
+        ok(ds_mem_empty_cache(harness_device(0), NULL)); /* as it says */
+        ok(ask_in_a_capture(s, words));
+        p = block(80 * MIB, s);
+        gate_close(user, &gate);
+        ok(ds_mem_record_use(p, user));
+        ok(ds_mem_free(p));
+        refused(ask_in_a_capture(s, words), DS_ERR_LIMIT_EXCEEDED);
+        has(words, "80.00 MiB are freed but wait for other streams, and while a capture is open nobody asks whether these are done; empty the cache before it begins");
+        gate_open(&gate);
+        ok(ds_mem_empty_cache(harness_device(0), NULL));
+        ok(ask_in_a_capture(s, words));
+        limit_to(0);
+        ok(ds_stream_destroy(s));
+        ok(ds_stream_destroy(user));
+        finish();
+    }
+}
+static void test_the_hint_tells_streams_of_a_capture_from_others(void **state) {
+    ds_graph g;
+    void *p, *q;
+    (void)state;
+    begin(PRESET_TORCH);
+    harness_warm_up();
+    ds_stream s = harness_stream(0, 0), other = harness_stream(0, 0);
+    p = block(3 * MIB, other); /* its segment is in use, so emptying the cache would not help */
+    limit_to(20 * MIB);
+    ok(ds_capture_begin(other, DS_CAPTURE_RELAXED));
+    no_memory(ds_mem_alloc(4 * MIB, s, &q));
+    has(ds_last_error(), "a free block of 17.00 MiB belongs to another stream, for which this one cannot wait while a capture is open");
+    ok(ds_capture_end(other, &g));
+    ok(ds_graph_destroy(g));
+    no_memory(ds_mem_alloc(4 * MIB, s, &q));
+    has(ds_last_error(), "with reuse:on_shortage this one may wait for it");
+    ok(ds_mem_free(p));
+    ok(ds_mem_empty_cache(harness_device(0), NULL));
+    /* two streams of one capture */
+    limit_to(60 * MIB);
+    ok(ds_capture_begin(s, DS_CAPTURE_RELAXED));
+    ok(ds_mem_alloc(40 * MIB, s, &p));
+    ok(ds_stream_wait_stream(other, s));
+    ok(ds_fill(p, 1, 1, MIB, other));
+    ok(ds_mem_record_use(p, other));
+    ok(ds_mem_free(p));
+    ok(ds_stream_wait_stream(s, other));
+    no_memory(ds_mem_alloc(40 * MIB, s, &q));
+    has(ds_last_error(), "40.00 MiB are freed, and other streams of the capture have used them; graph_capture_record_stream_reuse:True");
+    limit_to(0);
+    ok(ds_capture_end(s, &g));
+    ok(ds_graph_destroy(g));
+    ok(ds_stream_destroy(s));
+    ok(ds_stream_destroy(other));
+    finish();
+}
+
 static void test_one_big_owner_and_other_users_of_the_device_are_pointed_at(void **state) {
     scarce sc;
     void *p, *q, *rest;
@@ -775,6 +928,9 @@ const struct CMUnitTest tests_memory_text[] = {
     DS_TEST(test_the_ten_biggest_owners_are_listed_in_order, "torch 49, peers e.4"),
     DS_TEST(test_a_thousand_owners_do_not_hide_the_biggest, "review"),
     DS_TEST(test_the_hint_fits_what_is_in_the_way, "torch 49, peers e.4"),
+    DS_TEST(test_the_hint_fits_what_the_request_needs, "torch 49, peers e.4"),
+    DS_TEST(test_the_hint_fits_what_an_open_capture_forbids, "torch 49, 75, peers e.4"),
+    DS_TEST(test_the_hint_tells_streams_of_a_capture_from_others, "torch 49, 75, peers e.4"),
     DS_TEST(test_one_big_owner_and_other_users_of_the_device_are_pointed_at, "torch 49"),
     DS_TEST(test_a_report_belongs_to_its_thread_and_stays_until_the_next, "torch 49"),
     DS_TEST(test_threads_that_fail_at_once_have_a_report_each, "torch 49"),
