@@ -310,7 +310,7 @@ typedef struct ds_mem_stats {
     ds_mem_stat oversize_segments;       /**< of max_split_size or more */
     int64_t num_alloc_retries;           /**< allocations that gave the cache back first */
     int64_t num_ooms;                    /**< out-of-memory errors */
-    int64_t num_sync_all_streams;        /**< waits for all pending blocks */
+    int64_t num_sync_all_streams;        /**< waits for all pending blocks; one pool's alone (ds_pool_empty_cache) are not counted */
     int64_t num_device_alloc;            /**< calls of the driver for memory */
     int64_t num_device_free;             /**< and to give it back */
     int64_t num_oom_rejections;          /**< refused before the driver was asked */
@@ -3459,7 +3459,7 @@ static size_t ds__mem_flush(ds__mdevice *dev, ds__mpool *only, size_t keep) {
         if (p->graphs || (only ? p != only : p != &dev->main && p->owners > 0)) continue;
         for (ds__arena *a = ds__first_arena(dev, p); a; a = a->next) (void)ds__poll(a, 1);
     }
-    atomic_fetch_add(&dev->stats.syncs, 1);
+    if (!only) atomic_fetch_add(&dev->stats.syncs, 1); /* as in torch, a single pool's wait is not one for all streams */
     for (ds__mpool *p = ds__next_pool(dev, NULL); p; p = ds__next_pool(dev, p)) {
         if (p->graphs || (only ? p != only : p != &dev->main && p->owners > 0)) continue;
         for (ds__arena *a = ds__first_arena(dev, p); a; a = a->next) {

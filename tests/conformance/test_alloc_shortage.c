@@ -1061,6 +1061,29 @@ static void test_the_smallest_of_a_pools_limits_counts(void **state) {
     }
 }
 
+static void test_a_shortage_waits_for_all_streams_once(void **state) {
+    (void)state;
+    for (int preset = 0; preset < PRESETS; preset++)
+        for (int named = 0; named < 2; named++) { /* the device's pool, and one beside it */
+            begin(preset);
+            ds_stream s = stream(0);
+            ds_pool pool = { 0 };
+            void *p, *q = &p;
+            ok(ds_mem_set_limit(harness_device(0), 20 * MIB));
+            if (named) ok(ds_pool_create(&(ds_pool_desc){ .device = harness_device(0) }, &pool));
+            ds_mem_request r = { .size = 15 * MIB, .stream = s, .pool = pool };
+            ok(ds_mem_alloc_with(&r, &p));
+            refused(ds_mem_alloc_with(&r, &q), DS_ERR_LIMIT_EXCEEDED);
+            assert_int_equal(stat(0, "num_alloc_retries"), 1);
+            assert_int_equal(stat(0, "num_sync_all_streams"), 1);
+            ok(ds_mem_free(p));
+            if (named) ok(ds_pool_destroy(pool));
+            ok(ds_mem_set_limit(harness_device(0), 0));
+            ok(ds_stream_destroy(s));
+            finish();
+        }
+}
+
 /* A callback that says that it has freed something is believed once. */
 static void test_a_callback_is_asked_once_for_each_request(void **state) {
     (void)state;
@@ -1218,6 +1241,7 @@ const struct CMUnitTest tests_alloc_shortage[] = {
     DS_TEST(test_a_segment_is_as_large_as_there_is_room_for, "alloc"),
     DS_TEST(test_a_pools_limit_is_kept_to_the_byte, "cupy: test_set_limit_size"),
     DS_TEST(test_the_smallest_of_a_pools_limits_counts, "cupy: test_set_limit_size, test_set_limit_fraction"),
+    DS_TEST(test_a_shortage_waits_for_all_streams_once, "torch: 4.1 num_sync_all_streams"),
     DS_TEST(test_a_callback_is_asked_once_for_each_request, "alloc"),
     DS_TEST(test_what_the_device_refuses_counts_for_nothing_on_any_backend, "alloc"),
     DS_TEST(test_what_the_drivers_pool_keeps_is_given_back_in_need, "cupy: TestMemoryAsyncPool"),
