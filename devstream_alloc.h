@@ -5993,7 +5993,8 @@ static void ds__moom_page(const ds__mshortage *s, ds__mpage *p) {
     if (ds__tls.site.file) ds__mprint(p, " in %s at %s:%d", ds__tls.fn, ds__short_path(ds__tls.site.file), ds__tls.site.line);
     ds__mprint(p, "\n  asked for       %s", DS__SIZE(s->wanted));
     if (s->segment != s->wanted) ds__mprint(p, ", for which %s were needed", DS__SIZE(s->segment));
-    if (s->pool != &s->dev->main) ds__mprint(p, ", from the pool %s", s->pool->label ? s->pool->label : "without a label");
+    if (s->pool->name[0]) ds__mprint(p, ", from the capture's own pool");
+    else if (s->pool != &s->dev->main) ds__mprint(p, ", from the pool %s", s->pool->label ? s->pool->label : "without a label");
     ds__mprint(p, "\n  device          %s in all, %s free", DS__SIZE(s->total), s->known ? DS__SIZE(s->free) : "nobody knows how much");
     if (s->outside) ds__mprint(p, ", %s used by others than this allocator", DS__SIZE(s->outside));
     ds__mprint(p, "\n  limit           %s", s->limit ? DS__SIZE(s->limit) : "none");
@@ -6614,7 +6615,7 @@ static ds__snap *ds__snap_collect(unsigned flags, const ds__mpool *only) {
     X(snapshot) X(oom) X(annotation) X(total_memory) X(limit) X(history_entries) X(history_events) X(PYTORCH_CUDA_ALLOC_CONF) \
     X(max_split_size) X(garbage_collection_threshold) X(expandable_segments) X(pinned_num_register_threads) X(release_lock_on_cudamalloc) \
     X(pinned_use_cuda_host_register) X(graph_capture_record_stream_reuse) X(roundup_power2_divisions) X(trace_alloc_overflowed) \
-    X(trace_alloc_max_entries)
+    X(trace_alloc_max_entries) X(max_round_threshold) X(max_cached_size)
 enum {
 #define DS__WORD_(word) DS__WORD_##word,
     DS__WORDS(DS__WORD_)
@@ -6889,6 +6890,8 @@ static void ds__write_settings(ds__ink *k) {
     ds__ink_close(k);
     ds__put_bool(k, DS__WORD_trace_alloc_overflowed, overflowed);
     ds__put_int(k, DS__WORD_trace_alloc_max_entries, k->s->entries);
+    ds__put_size(k, DS__WORD_max_round_threshold, c->pinned_max_round_threshold);
+    ds__put_size(k, DS__WORD_max_cached_size, c->pinned_max_cached_size);
     ds__ink_close(k);
 }
 

@@ -1,7 +1,6 @@
 /* Lines of the checklists about memory that no other file has: torch's and CuPy's programs with their exact numbers, and limits of sharing.
 
-   Lines that have no meaning here: torch 63, 101 and 61 in part (stacks are of Python; a block has one line of one file). Not offered: torch 83
-   (a pool's layout is not saved and restored), peers 90 in part (one stream's cache is not emptied by itself: it may have a pool), 96, 102
+   Lines that have no meaning here: torch 63, 101 and 61 in part (stacks are of Python; a block has one line of one file). Not offered: peers 90 in part (one stream's cache is not emptied by itself: it may have a pool), 96, 102
    (managed memory), 105 in part (no tree of callers), 111, 112 (nobody sleeps until another thread frees). */
 #include "layout.h"
 
@@ -173,10 +172,11 @@ static void test_a_snapshot_says_what_the_policy_is(void **state) {
     static const char *const words[] = {
         "\"max_split_size\":67108864,", "\"garbage_collection_threshold\":0.600000,", "\"expandable_segments\":true,", "\"pinned_num_register_threads\":8,",
         "\"release_lock_on_cudamalloc\":true,", "\"pinned_use_cuda_host_register\":true,", "\"graph_capture_record_stream_reuse\":true,",
-        "\"roundup_power2_divisions\":{\"1\":1099511627776,", "\"32768\":1099511627776}", "\"trace_alloc_overflowed\":false,", "\"trace_alloc_max_entries\":" };
+        "\"roundup_power2_divisions\":{\"1\":1099511627776,", "\"32768\":1099511627776}", "\"trace_alloc_overflowed\":false,", "\"trace_alloc_max_entries\":",
+        "\"max_round_threshold\":3145728,", "\"max_cached_size\":5242880}" };
     ds_mem_config c = config_with(PRESET_TORCH, "max_split_size_mb:64,garbage_collection_threshold:0.6,expandable_segments:True,pinned_num_register_threads:8,"
                                                 "release_lock_on_cudamalloc:True,pinned_use_cuda_host_register:True,graph_capture_record_stream_reuse:True,"
-                                                "roundup_power2_divisions:1099511627776");
+                                                "roundup_power2_divisions:1099511627776,pinned_max_round_threshold_mb:3,pinned_max_cached_size_mb:5");
     text t = { 0 };
     harness_restart(NULL); /* no device was used before */
     begin_with(&c);
@@ -193,6 +193,7 @@ static void test_a_snapshot_says_what_the_policy_is(void **state) {
     assert_non_null(strstr(t.at, "\"max_split_size\":-1,"));
     assert_non_null(strstr(t.at, "\"expandable_segments\":false,"));
     assert_non_null(strstr(t.at, "\"roundup_power2_divisions\":{\"1\":0,"));
+    assert_non_null(strstr(t.at, "\"max_round_threshold\":-1,\"max_cached_size\":-1}"));
     free(t.at);
     finish();
     harness_restart(NULL);

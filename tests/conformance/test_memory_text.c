@@ -765,6 +765,7 @@ static void test_the_hint_tells_streams_of_a_capture_from_others(void **state) {
     ok(ds_stream_wait_stream(s, other));
     no_memory(ds_mem_alloc(40 * MIB, s, &q));
     has(ds_last_error(), "40.00 MiB are freed, and other streams of the capture have used them; graph_capture_record_stream_reuse:True");
+    has(ds_mem_last_report(), ", from the capture's own pool\n");
     limit_to(0);
     ok(ds_capture_end(s, &g));
     ok(ds_graph_destroy(g));

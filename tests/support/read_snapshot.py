@@ -18,7 +18,7 @@ SEGMENT = {"device", "address", "total_size", "allocated_size", "active_size", "
 BLOCK = {"address", "size", "requested_size", "state", "frames"}
 SETTINGS = {"PYTORCH_CUDA_ALLOC_CONF", "max_split_size", "garbage_collection_threshold", "expandable_segments", "pinned_num_register_threads",
             "release_lock_on_cudamalloc", "pinned_use_cuda_host_register", "graph_capture_record_stream_reuse", "roundup_power2_divisions",
-            "trace_alloc_overflowed", "trace_alloc_max_entries"}
+            "trace_alloc_overflowed", "trace_alloc_max_entries", "max_round_threshold", "max_cached_size"}
 EXACT = 1 << 53  # from here on JavaScript's numbers have gaps
 wrong = []
 
