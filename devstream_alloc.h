@@ -807,7 +807,7 @@ struct ds__arena {
     ds__mblock *parked[2];        /* the block that was freed last, not yet one with its neighbours: the next request of its size takes it */
     ds__tally own, *tally;        /* the one it counts in: the device's when exact, else its own */
     ds__headroom own_room[3], *room; /* the same: small, large, both */
-    uint64_t tick;                /* counts requests */
+    _Atomic uint32_t *requests;   /* the pool's; NULL: no garbage is collected, and they are not counted */
     ds__mblock *spare_blocks;     /* descriptions to be used again */
     ds__muse *spare_uses;
     ds__finer *spare_rows;
@@ -829,6 +829,7 @@ struct ds__mpool {
     uint8_t no_split, shareable;
     _Atomic uint8_t use_on_oom, dead;
     uint8_t rounds, coarse, oversize, watched, full, direct; /* from the configuration: divisions are set; there is a max_split_size; poison, guards or debug; totals are counted; no cache */
+    _Atomic uint32_t requests;    /* for large plain blocks, of all arenas, while garbage is collected: the clock of the blocks' ages */
     size_t split_above[2];        /* the rest of a plain block is worth keeping from this size on, by kind */
     _Atomic size_t reserved;
     size_t limit;
@@ -1576,6 +1577,7 @@ static void ds__arena_apply(ds__arena *a) {
     a->measured = a->full || a->own_pool;
     a->slow = p->watched || p->direct || p->config.poll_on_alloc;
     a->slow_free |= a->slow || p->oversize; /* for good: blocks of before are counted */
+    a->requests = p->config.garbage_collection_threshold > 0 ? &a->pool->requests : NULL;
 }
 
 /* A copy of a policy that stays, the same one whenever it comes again. The limits are not part of it: they change by themselves. NULL and the sentence: no memory. */
@@ -2309,6 +2311,8 @@ static inline void ds__live_out(ds__mblock *b) {
     *at = b->list_next;
 }
 
+static inline uint32_t ds__requests(const ds__arena *a) { return a->requests ? atomic_load_explicit(a->requests, memory_order_relaxed) : 0; }
+
 /* Makes a block that is in no list free, and one with its free neighbours. */
 static inline ds__mblock *ds__merge_in(ds__arena *a, ds__mblock *b) {
     ds__mblock *prev = b->prev, *next = b->next;
@@ -2337,7 +2341,7 @@ static inline ds__mblock *ds__merge_in(ds__arena *a, ds__mblock *b) {
     if (DS__UNLIKELY(plain)) {
         if (ds__is_split(b)) { count++; bytes += (int64_t)b->size; }
         if (count || bytes) ds__count_split(a, b->seg->kind, count, bytes);
-        b->asked = (size_t)a->tick; /* its age, for garbage collection */
+        b->asked = ds__requests(a); /* its age, for garbage collection */
     }
     ds__bin_in(a, b, a->pool->config.best_fit_by_address);
     return b;
@@ -2418,6 +2422,7 @@ __attribute__((noinline)) static ds__mblock *ds__take(ds__arena *a, int kind, si
     if (DS__UNLIKELY(!ds__grows(b->seg))) {
         if (split) ds__count_split(a, kind, was_split ? 0 : 1, was_split ? -(int64_t)size : (int64_t)(whole - size));
         else if (was_split) ds__count_split(a, kind, -1, -(int64_t)whole);
+        if (a->requests && kind == DS__LARGE) atomic_fetch_add_explicit(a->requests, 1, memory_order_relaxed);
     }
     ds__live_in(a, b);
     ds__made_and_counted(a, b, asked);
@@ -3104,6 +3109,7 @@ static ds_result ds__grow_plain(ds__arena *a, int kind, size_t size) {
         memset(b, 0, sizeof *b);
         b->ptr = base;
         b->size = want;
+        b->asked = ds__requests(a);
         b->seg = s;
         s->first = b;
         ds__segment_in(a, s);
@@ -3479,48 +3485,82 @@ static void ds__async_give(ds__mdevice *dev, size_t keep) {
     ds__tls.mute--;
 }
 
-/* torch's release_available_cached_blocks: when blocks of max_split_size or more are kept whole, enough of them for the request. */
-static size_t ds__release_oversize(ds__arena *a, size_t size) {
-    size_t split = ds__policy(a->pool)->max_split_size;
-    if (split == SIZE_MAX || ds__captures_open()) return 0;
-    return ds__arena_trim(a, size > split ? size : split, split);
+/* A plain segment of large blocks that is free as a whole. The arena is locked. */
+static int ds__is_whole(const ds__segment *s) {
+    const ds__mblock *b = s->first;
+    return !s->page && s->kind == DS__LARGE && b && b->state == DS_BLOCK_FREE && !b->next && !b->quiet;
+}
+/* Gives it back, for which the arena is unlocked; returns the bytes, 0: it stays. `giving` and `grow` are held. */
+static size_t ds__give_whole(ds__arena *a, ds__segment *s) {
+    size_t size = s->size;
+    ds__bin_out(a, s->first);
+    s->first->quiet = 1;
+    ds__arena_unlock(a);
+    ds_result r = ds__segment_return(a, s);
+    ds__arena_lock(a);
+    return r == DS_OK ? size : 0;
 }
 
-/* torch's garbage collection: unsplit large segments that were not used for longer than the average are given back until what is reserved is
-   below the threshold. A block's age is the number of requests that came to its arena since it was freed. */
-static void ds__collect_garbage(ds__arena *a) {
-    ds__mdevice *dev = a->dev;
-    size_t limit = atomic_load(&dev->limit);
-    double threshold = ds__policy(a->pool)->garbage_collection_threshold;
-    if (threshold <= 0 || !limit || ds__captures_open() || a->pool->graphs) return;
-    size_t bytes = (size_t)(threshold * (double)limit), reserved = atomic_load(&dev->reserved);
-    if (reserved <= bytes) return;
-    size_t target = reserved - bytes, done = 0;
-    if (pthread_mutex_trylock(&a->giving) != 0) return; /* another thread gives back, and may be waiting */
+/* torch's release_available_cached_blocks, when blocks of max_split_size or more are kept whole: the smallest one that is enough for the request, else the largest ones until
+   they are. */
+static size_t ds__release_oversize(ds__arena *a, size_t size) {
+    size_t split = ds__policy(a->pool)->max_split_size, enough = size > split ? size : split, done = 0, given = 1;
+    if (split == SIZE_MAX || ds__captures_open() || a->pool->graphs || ds__is_inside(a->pool)) return 0;
+    pthread_mutex_lock(&a->giving);
     pthread_mutex_lock(&a->grow);
-    for (int more = 1; more && done < target; ) {
-        uint64_t ages = 0, count = 0;
-        more = 0;
-        ds__arena_lock(a);
-        if (a->pool->graphs) { ds__arena_unlock(a); break; } /* since just now: what is free may be a graph's */
+    ds__arena_lock(a);
+    for (; done < enough && given > 0 && !a->pool->graphs; done += given) { /* since it was asked: what is free may be a graph's */
+        ds__segment *best = NULL;
         for (ds__segment *s = a->segments; s; s = s->next)
-            if (!s->page && s->kind == DS__LARGE && s->first && s->first->state == DS_BLOCK_FREE && !s->first->next && !s->first->quiet) { ages += a->tick - s->first->asked; count++; }
-        for (ds__segment *s = a->segments, *next; s && count && done < target; s = next) {
-            next = s->next;
-            if (s->page || s->kind != DS__LARGE || !s->first || s->first->state != DS_BLOCK_FREE || s->first->next || s->first->quiet) continue;
-            if (a->tick - s->first->asked < ages / count) continue;
-            size_t size = s->size;
-            ds__bin_out(a, s->first);
-            s->first->quiet = 1;
-            ds__arena_unlock(a);
-            if (ds__segment_return(a, s) == DS_OK) { done += size; more = 1; }
-            ds__arena_lock(a);
-            break; /* the list may have changed */
-        }
-        ds__arena_unlock(a);
+            if (ds__is_whole(s) && s->size >= split && (!best || (best->size >= enough ? s->size >= enough && s->size < best->size : s->size > best->size))) best = s;
+        given = best ? ds__give_whole(a, best) : 0;
     }
+    ds__arena_unlock(a);
     pthread_mutex_unlock(&a->grow);
     pthread_mutex_unlock(&a->giving);
+    return done < enough ? ds__arena_trim(a, enough - done, split) : done; /* growing ones: enough only with them */
+}
+
+/* How many requests came to the pool since it was freed. */
+static uint32_t ds__age(const ds__arena *a, const ds__segment *s) { return ds__requests(a) - (uint32_t)s->first->asked; }
+
+/* Gives back those of an arena that are as old as `count` segments are, whose ages are `ages` together, on the average, or older. Nothing is locked. */
+static size_t ds__collect_older(ds__arena *a, uint64_t ages, uint64_t count) {
+    size_t done = 0, given = 1;
+    if (pthread_mutex_trylock(&a->giving) != 0) return 0; /* another thread gives back, and may be waiting */
+    pthread_mutex_lock(&a->grow);
+    ds__arena_lock(a);
+    for (ds__segment *s = a->segments; s && given > 0 && !a->pool->graphs; ) { /* since it was asked: what is free may be a graph's */
+        if (!ds__is_whole(s) || ds__age(a, s) * count < ages) { s = s->next; continue; }
+        given = ds__give_whole(a, s);
+        done += given;
+        s = a->segments; /* the list may have changed */
+    }
+    ds__arena_unlock(a);
+    pthread_mutex_unlock(&a->grow);
+    pthread_mutex_unlock(&a->giving);
+    return done;
+}
+
+/* torch's garbage collection: in rounds, the pool's unsplit large segments that were not used for as long as the average, or longer, are given back, whichever stream
+   had them, until what is reserved is below the threshold. One arena after the other: of two nobody holds the locks at once. */
+static void ds__collect_garbage(ds__mdevice *dev, ds__mpool *p) {
+    size_t limit = atomic_load(&dev->limit), freed = 1;
+    double threshold = ds__policy(p)->garbage_collection_threshold;
+    if (threshold <= 0 || !limit || ds__captures_open() || p->graphs) return;
+    size_t bytes = (size_t)(threshold * (double)limit), reserved = atomic_load(&dev->reserved);
+    size_t target = reserved > bytes ? reserved - bytes : 0;
+    for (size_t done = 0; done < target && freed > 0; done += freed) {
+        uint64_t ages = 0, count = 0;
+        for (ds__arena *a = ds__first_arena(dev, p); a; a = a->next) {
+            ds__arena_lock(a);
+            for (const ds__segment *s = a->segments; s; s = s->next)
+                if (ds__is_whole(s)) { ages += ds__age(a, s); count++; }
+            ds__arena_unlock(a);
+        }
+        freed = 0;
+        for (ds__arena *a = ds__first_arena(dev, p); a && count; a = a->next) freed += ds__collect_older(a, ages, count);
+    }
 }
 
 /* ---- when nothing fits ---- */
@@ -3551,7 +3591,6 @@ static int ds__try(ds__wanted *q) {
         ds__arena_lock(a);
         a->fresh = q->fresh;
     }
-    a->tick++;
     q->block = ds__take(a, q->kind, q->size, q->asked);
     a->fresh = 0;
     ds__arena_unlock(a);
@@ -3717,7 +3756,7 @@ static ds_result ds__ladder(ds__wanted *q) {
     if (behind && ds__take_pending(a, q->kind, q->size, SIZE_MAX, q->stream, 0, NULL) && ds__try(q)) return DS_OK;
     if (ds__borrow_any(q, p, c->reuse != DS_REUSE_ALWAYS)) return DS_OK; /* what ended streams had is anyone's */
     if (ds__share_collect() && ds__try(q)) return DS_OK;
-    ds__collect_garbage(a);
+    ds__collect_garbage(dev, p);
     for (int round = 0; round < 2; round++) {
         for (int again = 0; again < 16; again++) { /* another thread may take what was just made */
             r = ds__grow(q);
@@ -3908,7 +3947,6 @@ DSDEF ds_result (ds_mem_alloc)(size_t size, ds_stream stream, void **out) {
     ds__lock_take(&a->lock);
     size_t rounded = ds__rounded(a->pool, size);
     int kind = ds__kind_of(&a->pool->config, rounded);
-    a->tick++;
     if (DS__LIKELY(!a->slow && ds__slot_is(ds__tls.arena_slot, stream.id) && ds__ready(a, kind, (int64_t)rounded))) {
         b = ds__take_parked(a, kind, rounded, size);
         if (!b) b = ds__take(a, kind, rounded, size);

@@ -285,6 +285,33 @@ static void test_oversize_blocks_make_room_before_the_whole_cache_is_given_back(
     finish();
 }
 
+static void test_the_smallest_oversize_block_that_is_enough_makes_room_else_the_largest(void **state) {
+    (void)state;
+    static const struct { size_t size[3], limit, request, kept; int64_t freed, retries; } cases[] = {
+        { { 60, 100, 94 }, 260, 26, 194, 1, 0 },
+        { { 60, 100, 94 }, 260, 70, 160, 1, 0 },
+        { { 128, 130, 132 }, 400, 200, 128, 2, 0 },
+        { { 30, 32, 34 }, 110, 97, 0, 3, 1 }, /* 96 MiB are not enough, though with what was free they are */
+        { { 30, 32, 34 }, 110, 96, 0, 3, 0 }
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        ds_mem_config c = torch_with("max_split_size_mb:20");
+        c.limit = cases[i].limit * MIB;
+        begin_with(&c);
+        ds_stream s = stream(0);
+        void *p[3];
+        for (int k = 0; k < 3; k++) p[k] = block(cases[i].size[k] * MIB, s);
+        for (int k = 0; k < 3; k++) ok(ds_mem_free(p[k]));
+        void *q = block(cases[i].request * MIB, s);
+        assert_int_equal(ds_mem_reserved(harness_device(0)) - find(q).segment_size, cases[i].kept * MIB);
+        assert_int_equal(stat(0, "num_device_free"), cases[i].freed);
+        assert_int_equal(stat(0, "num_alloc_retries"), cases[i].retries);
+        ok(ds_mem_free(q));
+        ok(ds_stream_destroy(s));
+        finish();
+    }
+}
+
 static void test_unused_segments_are_given_back_by_age_above_a_threshold(void **state) {
     (void)state;
     ds_mem_config c = torch_with("garbage_collection_threshold:0.5");
@@ -1222,6 +1249,54 @@ static void test_garbage_is_large_blocks_only(void **state) {
     finish();
 }
 
+static void test_garbage_is_collected_from_all_streams(void **state) {
+    (void)state;
+    ds_mem_config c = torch_with("garbage_collection_threshold:0.5");
+    c.limit = 400 * MIB;
+    begin_with(&c);
+    ds_stream s = stream(0), t = stream(0), ended = stream(0);
+    void *p[4], *q[2];
+    for (int i = 0; i < 4; i++) p[i] = block(40 * MIB, i < 3 ? s : ended);
+    for (int i = 0; i < 4; i++) ok(ds_mem_free(p[i]));
+    ok(ds_stream_destroy(ended));
+    q[0] = block(42 * MIB, t);
+    assert_int_equal(stat(0, "num_device_free"), 0);
+    q[1] = block(42 * MIB, t); /* 2 MiB too many are reserved, and all four are as old as their average */
+    assert_int_equal(stat(0, "num_device_free"), 4);
+    assert_int_equal(ds_mem_reserved(harness_device(0)), 84 * MIB);
+    assert_int_equal(stat(0, "num_alloc_retries"), 0);
+    ok(ds_mem_free(q[0])); ok(ds_mem_free(q[1]));
+    ok(ds_stream_destroy(s)); ok(ds_stream_destroy(t));
+    finish();
+}
+
+static void test_the_age_of_garbage_counts_large_requests_on_all_streams(void **state) {
+    (void)state;
+    ds_mem_config c = torch_with("garbage_collection_threshold:0.5");
+    c.limit = 400 * MIB;
+    begin_with(&c);
+    ds_stream s = stream(0), t = stream(0);
+    void *old = block(64 * MIB, s), *middle = block(62 * MIB, t), *young = block(60 * MIB, t), *between[2];
+    ok(ds_mem_free(old));
+    for (int i = 0; i < 50; i++) {
+        void *small = block(1000, t);
+        ok(ds_mem_free(small)); /* of another kind, so nothing is the older for it */
+    }
+    between[0] = block(2 * MIB, t);
+    ok(ds_mem_free(middle));
+    between[1] = block(2 * MIB, t);
+    ok(ds_mem_free(young));
+    assert_int_equal(stat(0, "num_device_free"), 0);
+    void *p = block(70 * MIB, t); /* 8 MiB too many are reserved. The ages are 2, 1 and 0: two of them are average, or more */
+    assert_int_equal(stat(0, "num_device_free"), 2);
+    int64_t calls = stat(0, "num_device_alloc");
+    young = block(60 * MIB, t);
+    assert_int_equal(stat(0, "num_device_alloc"), calls);
+    ok(ds_mem_free(between[0])); ok(ds_mem_free(between[1])); ok(ds_mem_free(p)); ok(ds_mem_free(young));
+    ok(ds_stream_destroy(s)); ok(ds_stream_destroy(t));
+    finish();
+}
+
 static void test_emptying_the_cache_waits_for_each_stream_that_used_a_block(void **state) {
     (void)state;
     for (int preset = 0; preset < PRESETS; preset++)
@@ -1436,6 +1511,7 @@ const struct CMUnitTest tests_alloc_policy[] = {
     DS_TEST(test_sizes_are_rounded_to_divisions_of_powers_of_two_on_request, "torch: test_allocator_settings"),
     DS_TEST(test_blocks_of_the_maximal_split_size_serve_only_requests_of_their_kind, "torch: max_split_size"),
     DS_TEST(test_oversize_blocks_make_room_before_the_whole_cache_is_given_back, "torch: release_available_cached_blocks"),
+    DS_TEST(test_the_smallest_oversize_block_that_is_enough_makes_room_else_the_largest, "torch: release_available_cached_blocks"),
     DS_TEST(test_unused_segments_are_given_back_by_age_above_a_threshold, "torch: garbage_collection_threshold"),
     DS_TEST(test_a_segment_grows_by_pages_at_its_end, "torch: test_expandable_segment_checkpoint_growth"),
     DS_TEST(test_pages_between_live_blocks_are_given_back_and_taken_again, "torch: expandable_segments"),
@@ -1466,6 +1542,8 @@ const struct CMUnitTest tests_alloc_policy[] = {
     DS_TEST(test_an_oversize_block_is_split_for_nobody_else, "alloc"),
     DS_TEST(test_a_block_in_front_of_a_hole_is_the_last_to_be_used, "alloc"),
     DS_TEST(test_garbage_is_large_blocks_only, "torch: test_garbage_collect_expandable"),
+    DS_TEST(test_garbage_is_collected_from_all_streams, "torch: garbage_collection_threshold"),
+    DS_TEST(test_the_age_of_garbage_counts_large_requests_on_all_streams, "torch: garbage_collection_threshold"),
     DS_TEST(test_emptying_the_cache_waits_for_each_stream_that_used_a_block, "alloc"),
     DS_TEST(test_a_trim_leaves_the_low_pages, "alloc"),
     DS_TEST(test_pages_are_those_of_the_policy_that_counts, "alloc"),
