@@ -294,9 +294,13 @@ enum {
     DS_STAT_LARGE = 2  /**< segments for larger ones */
 };
 
+/** Rises when a struct of statistics gets members, which come at its end. Each begins with `size`, so that a program and a library of different versions fit: set it before a call,
+    which writes no more than that and leaves there how much it wrote; 0 is the library's own sizeof. */
+#define DS_MEM_STATS_VERSION 1
+
 /** torch.cuda.memory_stats as a struct: [DS_STAT_ALL, DS_STAT_SMALL, DS_STAT_LARGE]. */
 typedef struct ds_mem_stats {
-    size_t size;                         /**< sizeof(ds_mem_stats) */
+    size_t size;                         /**< sizeof(ds_mem_stats) of the caller, or 0; the calls set it to what they have written */
     ds_mem_stat allocation[3];           /**< blocks that were allocated and not freed */
     ds_mem_stat segment[3];              /**< plain segments */
     ds_mem_stat active[3];               /**< blocks that are allocated, or freed and still used by another stream */
@@ -317,13 +321,14 @@ typedef struct ds_mem_stats {
     int64_t max_split_size;              /**< -1: no limit */
     int64_t peak_bound;                  /**< bytes by which peaks of bytes may exceed the truth; 0 while one thread allocates */
     int64_t peak_bound_count;            /**< the same for peaks of counts */
+    int64_t version;                     /**< the library's DS_MEM_STATS_VERSION */
 } ds_mem_stats;
 
 /** Statistics of a device, all pools together; all 0 before its first use. DS_DEVICE_HOST: pinned memory (ds_pinned_get_stats). */
 DSDEF DS_MUST_USE ds_result ds_mem_get_stats(ds_device device, ds_mem_stats *out);
 /** Statistics of one pool. */
 DSDEF DS_MUST_USE ds_result ds_pool_get_stats(ds_pool pool, ds_mem_stats *out);
-/** One value by torch's name ("allocated_bytes.all.current", "num_ooms"; "allocated.all.current" is "allocation.all.current"). */
+/** One value by torch's name ("allocated_bytes.all.current", "num_ooms"; "allocated.all.current" is "allocation.all.current"), if it lies within stats->size. */
 DSDEF DS_MUST_USE ds_result ds_mem_stat_by_name(const ds_mem_stats *stats, const char *name, int64_t *out);
 /** Names in alphabetical order, index from 0; NULL behind the last. Callable anywhere. */
 DSDEF const char *ds_mem_stat_name(size_t index);
@@ -444,7 +449,7 @@ typedef struct ds_mem_duration {
 } ds_mem_duration;
 /** torch.cuda.host_memory_stats as a struct. Exact, peaks included, with any number of threads. */
 typedef struct ds_pinned_stats {
-    size_t size;                     /**< sizeof(ds_pinned_stats) */
+    size_t size;                     /**< sizeof(ds_pinned_stats) of the caller, or 0, as in ds_mem_stats */
     ds_mem_stat allocations;         /**< blocks that were allocated and not freed */
     ds_mem_stat allocated_bytes;     /**< bytes of blocks that are live or cached */
     ds_mem_stat active_requests;     /**< blocks that are allocated, or freed and still in use by a stream */
@@ -453,6 +458,7 @@ typedef struct ds_pinned_stats {
     ds_mem_duration host_free_time;  /**< of calls to give it back */
     int64_t num_host_alloc;          /**< calls for memory */
     int64_t num_host_free;           /**< calls to give it back */
+    int64_t version;                 /**< the library's DS_MEM_STATS_VERSION */
 } ds_pinned_stats;
 /** Statistics of pinned memory. */
 DSDEF DS_MUST_USE ds_result ds_pinned_get_stats(ds_pinned_stats *out);
@@ -505,9 +511,10 @@ DSDEF DS_MUST_USE ds_result ds_resource_aligned(const ds_resource *upstream, siz
 
 /** What went through ds_resource_statistics. */
 typedef struct ds_resource_stats {
-    size_t size;             /**< sizeof(ds_resource_stats) */
+    size_t size;             /**< sizeof(ds_resource_stats) of the caller, or 0, as in ds_mem_stats */
     ds_mem_stat bytes;       /**< that were asked for */
     ds_mem_stat allocations; /**< how many */
+    int64_t version;         /**< the library's DS_MEM_STATS_VERSION */
 } ds_resource_stats;
 /** Statistics since the resource was made, or since the innermost push. */
 DSDEF DS_MUST_USE ds_result ds_resource_get_stats(const ds_resource *resource, ds_resource_stats *out);
@@ -5289,6 +5296,7 @@ static void ds__stats(ds__mdevice *dev, ds__mpool *only, ds_mem_stats *out) {
     int arenas = 0;
     memset(out, 0, sizeof *out);
     out->size = sizeof *out;
+    out->version = DS_MEM_STATS_VERSION;
     ds__mem_lock_all(dev);
     ds__domain_now(dev, only, now, total);
     ds_mem_stat *stat[DS__METRICS] = { out->allocation, out->allocated_bytes, out->requested_bytes, out->active, out->active_bytes };
@@ -5327,23 +5335,43 @@ static void ds__stats(ds__mdevice *dev, ds__mpool *only, ds_mem_stats *out) {
     ds__mem_unlock_all(dev);
 }
 
+/* A caller's struct of statistics, which may be another version's, begins with its size: zeroes what it has of `whole` bytes; returns them. 0: not even that member. */
+static size_t ds__stats_room(void *out, size_t whole) {
+    size_t room = 0;
+    if (out) memcpy(&room, out, sizeof room);
+    if (room == 0 || room > whole) room = whole;
+    if (!out || room < sizeof room) return 0;
+    memset(out, 0, room);
+    memcpy(out, &room, sizeof room); /* also where the call fails: the next one finds it */
+    return room;
+}
+#define DS__STATS_ROOM(room) DS__REQUIRE(room, "%s", out ? "out->size is too small for that member itself" : "out is NULL")
+/* Gives it as much as it has room for. */
+static void ds__stats_give(void *out, void *from, size_t room) {
+    memcpy(from, &room, sizeof room);
+    memcpy(out, from, room);
+}
+
 DSDEF ds_result (ds_mem_get_stats)(ds_device device, ds_mem_stats *out) {
     ds__mdevice *dev = NULL;
-    if (out) memset(out, 0, sizeof *out);
+    ds_mem_stats s = { .version = DS_MEM_STATS_VERSION };
+    size_t room = ds__stats_room(out, sizeof s);
     DS__ENTER("ds_mem_get_stats");
-    DS__REQUIRE(out, "out is NULL");
+    DS__STATS_ROOM(room);
     ds_result r = ds__mem_asked(device, &dev);
-    out->size = sizeof *out;
-    if (dev) ds__stats(dev, NULL, out);
+    if (dev) ds__stats(dev, NULL, &s);
+    if (r == DS_OK) ds__stats_give(out, &s, room);
     return r;
 }
 DSDEF ds_result (ds_pool_get_stats)(ds_pool pool, ds_mem_stats *out) {
-    if (out) memset(out, 0, sizeof *out);
+    ds_mem_stats s;
+    size_t room = ds__stats_room(out, sizeof s);
     DS__ENTER("ds_pool_get_stats");
-    DS__REQUIRE(out, "out is NULL");
+    DS__STATS_ROOM(room);
     ds__mpool *p = ds__mpool_of(pool);
     if (!p) return DS_ERR_INVALID_HANDLE;
-    ds__stats(p->dev, p, out);
+    ds__stats(p->dev, p, &s);
+    ds__stats_give(out, &s, room);
     return DS_OK;
 }
 
@@ -5583,7 +5611,7 @@ DSDEF ds_result (ds_mem_stat_by_name)(const ds_mem_stats *stats, const char *nam
     if (out) *out = 0;
     DS__ENTER("ds_mem_stat_by_name");
     DS__REQUIRE(stats && name && out, "%s is NULL", !stats ? "stats" : !name ? "name" : "out");
-    DS__REQUIRE(stats->size == sizeof *stats, "stats->size is %zu, not %zu: ds_mem_get_stats fills it", stats->size, sizeof *stats);
+    DS__REQUIRE(stats->size && stats->size <= sizeof *stats, "stats->size is %zu, not up to %zu: ds_mem_get_stats fills it", stats->size, sizeof *stats);
     if (!strncmp(name, "allocated.", 10) && strlen(name) < 50) { /* torch's documents say so */
         snprintf(alias, sizeof alias, "allocation.%s", name + 10);
         wanted = alias;
@@ -5591,7 +5619,12 @@ DSDEF ds_result (ds_mem_stat_by_name)(const ds_mem_stats *stats, const char *nam
     for (size_t low = 0, high = DS__STATS; low < high; ) {
         size_t middle = low + (high - low) / 2;
         int order = strcmp(wanted, ds__mstats[middle].name);
-        if (order == 0) { memcpy(out, (const char *)stats + ds__mstats[middle].offset, sizeof *out); return DS_OK; }
+        if (order == 0) {
+            size_t end = ds__mstats[middle].offset + sizeof *out;
+            DS__REQUIRE(end <= stats->size, "stats->size is %zu: '%s' needs %zu", stats->size, wanted, end);
+            memcpy(out, (const char *)stats + ds__mstats[middle].offset, sizeof *out);
+            return DS_OK;
+        }
         if (order < 0) high = middle; else low = middle + 1;
     }
     return ds__fail(DS_ERR_INVALID_VALUE, "there is no statistic '%.80s'; ds_mem_stat_name lists them", name);
@@ -5651,7 +5684,7 @@ static void ds__mtable(ds__pen *p, int device, const ds_mem_stats *s, int abbrev
 }
 
 DSDEF ds_result (ds_mem_summary)(ds_device device, int abbreviated, ds_write_fn write_fn, void *user) {
-    ds_mem_stats stats;
+    ds_mem_stats stats = { .size = sizeof stats };
     DS__ENTER("ds_mem_summary");
     DS__REQUIRE(write_fn, "write_fn is NULL");
     DS__RESOLVE(device);
@@ -8093,24 +8126,26 @@ static ds_mem_duration ds__duration(const ds__clock *c) {
     return d;
 }
 DSDEF ds_result (ds_pinned_get_stats)(ds_pinned_stats *out) {
-    ds_mem_stats s;
-    if (out) memset(out, 0, sizeof *out);
+    ds_pinned_stats p = { .version = DS_MEM_STATS_VERSION };
+    size_t room = ds__stats_room(out, sizeof p);
     DS__ENTER("ds_pinned_get_stats");
-    DS__REQUIRE(out, "out is NULL");
-    out->size = sizeof *out;
+    DS__STATS_ROOM(room);
     ds__mdevice *dev = ds__pinned_used();
-    if (!dev) return DS_OK;
-    ds__stats(dev, NULL, &s);
-    out->allocations = s.allocation[DS_STAT_ALL];
-    out->allocated_bytes = s.reserved_bytes[DS_STAT_ALL];
-    out->active_requests = s.active[DS_STAT_ALL];
-    out->active_bytes = s.active_bytes[DS_STAT_ALL];
-    out->num_host_alloc = s.num_device_alloc;
-    out->num_host_free = s.num_device_free;
-    ds__lock_take(&ds__host.clock_lock);
-    out->host_alloc_time = ds__duration(&ds__host.made);
-    out->host_free_time = ds__duration(&ds__host.ended);
-    ds__lock_give(&ds__host.clock_lock);
+    if (dev) {
+        ds_mem_stats s;
+        ds__stats(dev, NULL, &s);
+        p.allocations = s.allocation[DS_STAT_ALL];
+        p.allocated_bytes = s.reserved_bytes[DS_STAT_ALL];
+        p.active_requests = s.active[DS_STAT_ALL];
+        p.active_bytes = s.active_bytes[DS_STAT_ALL];
+        p.num_host_alloc = s.num_device_alloc;
+        p.num_host_free = s.num_device_free;
+        ds__lock_take(&ds__host.clock_lock);
+        p.host_alloc_time = ds__duration(&ds__host.made);
+        p.host_free_time = ds__duration(&ds__host.ended);
+        ds__lock_give(&ds__host.clock_lock);
+    }
+    ds__stats_give(out, &p, room);
     return DS_OK;
 }
 DSDEF ds_result (ds_pinned_reset_peak_stats)(void) {
@@ -8558,7 +8593,7 @@ static ds_result ds__res_stats(const ds_resource *resource, int step, ds_resourc
     else if (step > 0) memset(&r->stats[++r->depth], 0, sizeof r->stats[0]);
     else {
         if (out) *out = r->stats[r->depth];
-        if (out) out->size = sizeof *out;
+        if (out) out->version = DS_MEM_STATS_VERSION;
         for (int m = 0; step < 0 && m < 2; m++) {
             const ds_mem_stat *in = m ? &r->stats[r->depth].bytes : &r->stats[r->depth].allocations;
             ds_mem_stat *to = m ? &r->stats[r->depth - 1].bytes : &r->stats[r->depth - 1].allocations;
@@ -8574,19 +8609,26 @@ static ds_result ds__res_stats(const ds_resource *resource, int step, ds_resourc
     return result;
 }
 DSDEF ds_result (ds_resource_get_stats)(const ds_resource *resource, ds_resource_stats *out) {
-    if (out) memset(out, 0, sizeof *out);
+    ds_resource_stats s;
+    size_t room = ds__stats_room(out, sizeof s);
     DS__ENTER("ds_resource_get_stats");
-    DS__REQUIRE(out, "out is NULL");
-    return ds__res_stats(resource, 0, out);
+    DS__STATS_ROOM(room);
+    ds_result r = ds__res_stats(resource, 0, &s);
+    if (r == DS_OK) ds__stats_give(out, &s, room);
+    return r;
 }
 DSDEF ds_result (ds_resource_push_stats)(const ds_resource *resource) {
     DS__ENTER("ds_resource_push_stats");
     return ds__res_stats(resource, 1, NULL);
 }
 DSDEF ds_result (ds_resource_pop_stats)(const ds_resource *resource, ds_resource_stats *out) {
-    if (out) memset(out, 0, sizeof *out);
+    ds_resource_stats s;
+    size_t room = ds__stats_room(out, sizeof s);
     DS__ENTER("ds_resource_pop_stats");
-    return ds__res_stats(resource, -1, out);
+    if (out) DS__STATS_ROOM(room);
+    ds_result r = ds__res_stats(resource, -1, &s);
+    if (r == DS_OK && out) ds__stats_give(out, &s, room);
+    return r;
 }
 
 static void ds__res_end(ds__res *r) {

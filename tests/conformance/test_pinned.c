@@ -7,7 +7,7 @@ static const ds_device host = { DS_DEVICE_HOST, 0 };
 static ds_stream stream(int device) { return harness_stream(device, 0); }
 
 static ds_pinned_stats stats(void) {
-    ds_pinned_stats s;
+    ds_pinned_stats s = { .size = sizeof s };
     ok_thread(ds_pinned_get_stats(&s));
     if (s.size != sizeof s) harness_die("ds_pinned_get_stats", DS_OK);
     return s;
@@ -975,6 +975,7 @@ static void test_statistics_before_the_first_use_are_zero(void **state) {
     ds_pinned_stats s = stats(), zero;
     memset(&zero, 0, sizeof zero);
     zero.size = sizeof zero;
+    zero.version = DS_MEM_STATS_VERSION;
     assert_memory_equal(&s, &zero, sizeof s);
     ok(ds_pinned_reset_peak_stats());
     ok(ds_pinned_reset_accumulated_stats());

@@ -421,7 +421,7 @@ static void test_wrong_calls_on_pools_are_refused(void **state) {
     begin(PRESET_DEFAULT);
     ds_stream s = stream(0);
     ds_pool pool = new_pool(), gone = new_pool(), never = { 12345678901 }, none = { 0 }, out = { 9 };
-    ds_mem_stats stats;
+    ds_mem_stats stats = { .size = sizeof stats };
     uint64_t id[2];
     void *p;
     int n = 5;

@@ -197,7 +197,7 @@ static void test_statistics_count_bytes_and_allocations(void **state) {
     (void)state;
     heap h = { .code = DS_ERR_OUT_OF_MEMORY };
     ds_resource own = heap_resource(&h), r;
-    ds_resource_stats st;
+    ds_resource_stats st = { .size = sizeof st };
     ds_stream s = stream(0);
     void *p, *q, *none;
     ok(ds_resource_statistics(&own, &r));
@@ -393,7 +393,7 @@ static void test_adaptors_stand_upon_each_other_in_any_order(void **state) {
         for (int k = 0; k < 3; k++) refused(ds_resource_destroy(&t.at[k + 1]), DS_ERR_ILLEGAL_STATE);
         for (int k = 0; k < 3; k++)
             if (kinds[k] == 1) {
-                ds_resource_stats st;
+                ds_resource_stats st = { .size = sizeof st };
                 ok(ds_resource_get_stats(&t.at[k + 1], &st));
                 assert_int_equal(st.allocations.current, 3);
                 assert_true(st.bytes.current >= 3300);
@@ -412,7 +412,7 @@ static void test_a_fault_deep_down_passes_through_every_adaptor(void **state) {
     static tower t;
     const int kinds[3] = { 2, 1, 4 };
     ds_stream s = stream(0);
-    ds_resource_stats st;
+    ds_resource_stats st = { .size = sizeof st };
     void *p, *none;
     build(&t, kinds);
     t.h.code = DS_ERR_DRIVER;
@@ -435,7 +435,7 @@ static void test_a_resource_that_is_gone_says_so(void **state) {
     (void)state;
     heap h = { 0 };
     ds_resource own = heap_resource(&h), r, copy, upon, zero = { NULL, NULL, NULL };
-    ds_resource_stats st;
+    ds_resource_stats st = { .size = sizeof st };
     ds_stream s = stream(0);
     void *p;
     ok(ds_resource_statistics(&own, &r));
@@ -477,7 +477,7 @@ static void test_a_pool_takes_its_segments_from_a_resource(void **state) {
     (void)state;
     begin(PRESET_DEFAULT);
     ds_resource device, count, copy;
-    ds_resource_stats st;
+    ds_resource_stats st = { .size = sizeof st };
     ds_pool pool;
     ds_stream s = stream(0), t = stream(0);
     ds_pointer_info info;
@@ -612,7 +612,7 @@ static void test_adaptors_are_used_by_threads_at_the_same_time(void **state) {
     static const int kinds[3] = { 1, 4, 0 };
     hand h[CREW];
     pthread_t thread[CREW];
-    ds_resource_stats st;
+    ds_resource_stats st = { .size = sizeof st };
     build(&t, kinds);
     ok(ds_resource_destroy(&t.at[3]));
     ok(ds_resource_limit(&t.at[2], MIB, &t.at[3]));
