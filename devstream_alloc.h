@@ -319,7 +319,7 @@ typedef struct ds_mem_stats {
     int64_t num_device_free;             /**< and to give it back */
     int64_t num_oom_rejections;          /**< refused before the driver was asked */
     int64_t max_split_size;              /**< -1: no limit */
-    int64_t peak_bound;                  /**< bytes by which peaks of bytes may exceed the truth; 0 while one thread allocates */
+    int64_t peak_bound;                  /**< bytes by which peaks of bytes may exceed the truth; 0 if one thread has allocated since they were reset */
     int64_t peak_bound_count;            /**< the same for peaks of counts */
     int64_t version;                     /**< the library's DS_MEM_STATS_VERSION */
 } ds_mem_stats;
@@ -781,6 +781,7 @@ typedef struct ds__domain {
     ds__tally tally;              /* while one thread allocates: everything; later: what it had counted, and peaks */
     int64_t freed_base[2][DS__METRICS]; /* total - now at the last reset of totals */
     int64_t frozen[2][DS__METRICS]; /* frees when totals stopped */
+    int64_t sharers;              /* the most arenas that were given room since peaks were reset: so much too high they may be */
     ds__meter meter[2][DS__METERS];
     ds__meter all[DS__METERS];
     ds__meter oversize_allocations, oversize_segments;
@@ -1859,7 +1860,8 @@ static void ds__note_free(ds__arena *a, const ds__mblock *b, unsigned watch) {
 
 /* Policy. While one thread allocates on a device, every call counts in the device's tally and knows the peaks. As soon as a second one comes, arenas
    count for themselves, and have room for so many more bytes and blocks: peaks are set in advance to what all of it together allows, so that they are never too low and at
-   most too high by the room. Room is given out anew when an arena has used its own, with all arenas stopped. */
+   most too high by the room. Room is given out anew when an arena has used its own, with all arenas stopped; the block that needs more is counted meanwhile, so that it is
+   part of the truth whatever others do. */
 #define DS__ROOM_BYTES ((int64_t)2 << 20)
 #define DS__ROOM_COUNT 64
 
@@ -2016,53 +2018,58 @@ static void ds__domain_peaks(ds__domain *d, int64_t now[2][DS__METRICS], int64_t
     }
 }
 
-/* How much may be added in a kind before a peak rises: bytes (1) or counts (0). */
+/* How much may be added in a kind, or in all (2), before a peak rises: bytes (1) or counts (0). */
 static int64_t ds__below_peak(const ds__domain *d, int64_t now[2][DS__METRICS], int kind, int bytes) {
     int64_t least = INT64_MAX;
     for (int m = 0; m < DS__METRICS; m++) {
         if (ds__is_bytes(m) != bytes) continue;
-        int64_t one = ds__tally_peak(&d->tally, 1 + kind, m) - now[kind][m], all = (ds__tally_peak(&d->tally, 0, m) - now[0][m] - now[1][m]) / 2;
-        if (one < least) least = one;
-        if (all < least) least = all;
+        int64_t left = kind < 2 ? ds__tally_peak(&d->tally, 1 + kind, m) - now[kind][m] : ds__tally_peak(&d->tally, 0, m) - now[0][m] - now[1][m];
+        if (left < least) least = left;
     }
     return least;
 }
 
-/* Gives room to all arenas of a device, and `need` bytes more to one of them. From now on at the latest they count for themselves. */
-static void ds__share_room(ds__mdevice *dev, ds__arena *to, int kind, int64_t need) {
-    int64_t now[2][DS__METRICS], all[2][2] = { { 0, 0 }, { 0, 0 } };
+/* Gives room to all arenas of a device, which count for themselves from now on at the latest. All is locked. */
+static void ds__share_room(ds__mdevice *dev) {
+    int64_t now[2][DS__METRICS], share[2][2], all[2][2] = { { 0, 0 }, { 0, 0 } };
     int arenas = 0;
-    ds__mem_lock_all(dev);
     atomic_store(&dev->owner, (void *)(uintptr_t)&ds__nobody);
     ds__domain_now(dev, NULL, now, NULL);
     for (ds__mpool *p = &dev->main; p; p = p->next)
         for (ds__arena *a = p->arenas; a; a = a->next) arenas++;
-    int64_t bytes[2], count[2];
-    for (int k = 0; k < 2; k++) { /* what is below the peaks anyway is divided too */
-        int64_t more = ds__below_peak(&dev->stats, now, k, 1) / arenas - DS__ROOM_BYTES, most = ds__below_peak(&dev->stats, now, k, 0) / arenas - DS__ROOM_COUNT;
-        bytes[k] = DS__ROOM_BYTES + (more > 0 ? more : 0);
-        count[k] = DS__ROOM_COUNT + (most > 0 ? most : 0);
+    for (int b = 0; b < 2; b++) { /* what is below the peaks anyway is divided too */
+        int64_t usual = b ? DS__ROOM_BYTES : DS__ROOM_COUNT, left = ds__below_peak(&dev->stats, now, 2, b) - 2 * arenas * usual;
+        for (int k = 0; k < 2; k++) {
+            int64_t more = ds__below_peak(&dev->stats, now, k, b) - arenas * usual, most = k ? left : left / 2;
+            if (more > most) more = most;
+            if (more < 0) more = 0;
+            share[k][b] = usual + more / arenas;
+            left -= more;
+        }
     }
     for (ds__mpool *p = &dev->main; p; p = p->next) {
-        int64_t pool[2][2] = { { 0, 0 }, { 0, 0 } };
-        for (ds__arena *a = p->arenas; a; a = a->next)
+        int64_t pool[2][2] = { { 0, 0 }, { 0, 0 } }, members = 0;
+        for (ds__arena *a = p->arenas; a; a = a->next, members++) {
+            ds__count_in(a, 0);
+            a->own_room[2] = (ds__headroom){ { INT64_MAX / 2, INT64_MAX / 2, INT64_MAX / 2 }, { 0, 0 } }; /* shares are by kind */
             for (int k = 0; k < 2; k++) {
-                int64_t more = (p == &dev->main ? bytes[k] : DS__ROOM_BYTES) + (a == to && k == kind ? need : 0);
-                ds__count_in(a, 0);
-                a->own_room[2] = (ds__headroom){ { INT64_MAX / 2, INT64_MAX / 2, INT64_MAX / 2 }, { 0, 0 } }; /* shares are by kind */
-                a->own_room[k] = (ds__headroom){ { p == &dev->main ? count[k] : DS__ROOM_COUNT, more, more }, { 0, 0 } };
-                pool[k][0] += a->own_room[k].of[DS__ALLOCATION];
-                pool[k][1] += more;
+                int64_t count = p == &dev->main ? share[k][0] : DS__ROOM_COUNT, bytes = p == &dev->main ? share[k][1] : DS__ROOM_BYTES;
+                a->own_room[k] = (ds__headroom){ { count, bytes, bytes }, { 0, 0 } };
+                pool[k][0] += count;
+                pool[k][1] += bytes;
             }
+        }
         for (int k = 0; k < 2; k++)
             for (int b = 0; b < 2; b++) all[k][b] += pool[k][b];
-        if (p == &dev->main) continue;
+        if (p == &dev->main || !p->full) continue;
         int64_t in_pool[2][DS__METRICS];
         ds__domain_now(dev, p, in_pool, NULL);
         ds__domain_peaks(&p->stats, in_pool, pool);
+        ds__top(&p->stats.sharers, members);
     }
+    if (!dev->main.full) return; /* peaks stand still */
     ds__domain_peaks(&dev->stats, now, all);
-    ds__mem_unlock_all(dev);
+    ds__top(&dev->stats.sharers, arenas);
 }
 
 /* The caller is the first thread on the device: arenas count in the domains. 0: it is not. */
@@ -2072,16 +2079,38 @@ static int ds__claim(ds__mdevice *dev) {
     return 1;
 }
 
-/* Makes the locked arena ready to count a block; 0: it was unlocked for that, look again. */
+/* Whether the locked arena may count a change. */
 static inline int ds__ready(ds__arena *a, int kind, int64_t size) {
     if (DS__LIKELY(a->exact)) return atomic_load_explicit(&a->dev->owner, memory_order_relaxed) == (void *)&ds__tls;
     return a->room[kind].of[DS__ALLOCATED_BYTES] >= size && a->room[kind].of[DS__ALLOCATION] > 0;
+}
+/* The same for a block. A free gives back as much as that one had been asked for, which may be less than is asked for now. */
+static inline int ds__has_room(ds__arena *a, int kind, int64_t size, int64_t asked) {
+    return ds__ready(a, kind, size) && (DS__LIKELY(a->exact) || a->room[kind].of[DS__REQUESTED_BYTES] >= asked);
 }
 __attribute__((noinline)) static void ds__make_ready(ds__arena *a, int kind, int64_t size) { /* locked before, unlocked after */
     int exact = a->exact;
     ds__arena_unlock(a);
     if (exact && ds__claim(a->dev)) return;
-    ds__share_room(a->dev, a, kind, size);
+    ds__mem_lock_all(a->dev);
+    if (!ds__ready(a, kind, size)) ds__share_room(a->dev); /* else another thread just did */
+    ds__mem_unlock_all(a->dev);
+}
+/* Lets the locked arena count a block that is there. Where there is no room for it all is locked until ds__count_end (1): peaks follow what was counted, not what
+   could be. The lock may have been given up meanwhile. */
+__attribute__((noinline)) static int ds__count_begin(ds__arena *a, int kind, int64_t size, int64_t asked) {
+    while (!ds__has_room(a, kind, size, asked)) {
+        int exact = a->exact;
+        ds__arena_unlock(a);
+        if (!exact || !ds__claim(a->dev)) { ds__mem_lock_all(a->dev); return 1; }
+        ds__arena_lock(a);
+    }
+    return 0;
+}
+static void ds__count_end(ds__arena *a, int all) { /* unlocks */
+    if (!all) { ds__arena_unlock(a); return; }
+    ds__share_room(a->dev);
+    ds__mem_unlock_all(a->dev);
 }
 
 /* ---- addresses ---- */
@@ -2833,7 +2862,7 @@ __attribute__((noinline)) static ds__mblock *ds__take_oldest(ds__arena *a, int k
     int done = ds__uses_done(b->uses);
     ds__arena_lock(a);
     b->quiet = 0;
-    if (!done || !ds__ready(a, kind, (int64_t)size)) return NULL;
+    if (!done || !ds__has_room(a, kind, (int64_t)size, (int64_t)asked)) return NULL;
     ds__pending_out(a, b);
     ds__complete(a, b);
     return ds__take(a, kind, size, asked);
@@ -2855,8 +2884,7 @@ static int ds__take_pending(ds__arena *a, int kind, size_t size, size_t most, ds
     for (ds__muse *u = best->uses; u && r == DS_OK; u = u->next)
         if (u->stream.id != stream.id) r = ds__wait_event(stream, u->event, DS__OP_WAIT);
     ds__arena_lock(a);
-    int64_t room = out_whole ? (int64_t)best->size : 0;
-    while (r == DS_OK && !ds__ready(a, kind, room)) { ds__make_ready(a, kind, room); ds__arena_lock(a); }
+    int all = r == DS_OK ? ds__count_begin(a, kind, out_whole ? (int64_t)best->size : 0, out_whole ? (int64_t)asked : 0) : 0;
     best->quiet = 0; /* not before: the lock was given up meanwhile */
     if (r == DS_OK) {
         ds__pending_out(a, best);
@@ -2873,7 +2901,7 @@ static int ds__take_pending(ds__arena *a, int kind, size_t size, size_t most, ds
             ds__complete(a, best);
         }
     }
-    ds__arena_unlock(a);
+    ds__count_end(a, all);
     return r == DS_OK;
 }
 
@@ -3588,19 +3616,20 @@ struct ds__wanted {
 /* Looks in the request's own arena. */
 static int ds__try(ds__wanted *q) {
     ds__arena *a = q->a;
+    int all = 0;
     ds__arena_lock(a);
     a->fresh = q->fresh; /* while this thread has the lock */
-    while (!ds__ready(a, q->kind, (int64_t)q->size)) { /* room, which peaks follow, is only for what is there */
-        int there = a->exact || (ds__unpark_all(a), ds__fit(a, q->kind, q->size) != NULL);
+    if (!ds__has_room(a, q->kind, (int64_t)q->size, (int64_t)q->asked)) { /* peaks follow, and others are stopped, only for what is there */
+        ds__unpark_all(a);
+        int there = ds__fit(a, q->kind, q->size) != NULL;
         a->fresh = 0;
         if (!there) { ds__arena_unlock(a); return 0; }
-        ds__make_ready(a, q->kind, (int64_t)q->size);
-        ds__arena_lock(a);
+        all = ds__count_begin(a, q->kind, (int64_t)q->size, (int64_t)q->asked);
         a->fresh = q->fresh;
     }
     q->block = ds__take(a, q->kind, q->size, q->asked);
     a->fresh = 0;
-    ds__arena_unlock(a);
+    ds__count_end(a, all);
     return q->block != NULL;
 }
 
@@ -3954,7 +3983,7 @@ DSDEF ds_result (ds_mem_alloc)(size_t size, ds_stream stream, void **out) {
     ds__lock_take(&a->lock);
     size_t rounded = ds__rounded(a->pool, size);
     int kind = ds__kind_of(&a->pool->config, rounded);
-    if (DS__LIKELY(!a->slow && ds__slot_is(ds__tls.arena_slot, stream.id) && ds__ready(a, kind, (int64_t)rounded))) {
+    if (DS__LIKELY(!a->slow && ds__slot_is(ds__tls.arena_slot, stream.id) && ds__has_room(a, kind, (int64_t)rounded, (int64_t)size))) {
         b = ds__take_parked(a, kind, rounded, size);
         if (!b) b = ds__take(a, kind, rounded, size);
         if (DS__UNLIKELY(!b && a->pending)) b = ds__take_oldest(a, kind, rounded, size);
@@ -4329,7 +4358,7 @@ static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, 
     if (r == DS_OK && !seg) r = DS_ERR_OUT_OF_MEMORY;
     if (r == DS_OK) {
         ds__arena_lock(a);
-        while (!ds__ready(a, q->kind, (int64_t)q->size)) { ds__make_ready(a, q->kind, (int64_t)q->size); ds__arena_lock(a); }
+        int all = ds__count_begin(a, q->kind, (int64_t)q->size, (int64_t)q->asked);
         ds__mblock *b = ds__mblock_new(a);
         if (b) {
             memset(b, 0, sizeof *b);
@@ -4352,7 +4381,7 @@ static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, 
             ds__mem_note(a->dev, DS_ACTION_SEGMENT_ALLOC, (uint64_t)(uintptr_t)base, q->size, a->stream_id, a->pool->id, b->file, b->line, NULL);
             ds__note_block(a, DS_ACTION_ALLOC, b);
         }
-        ds__arena_unlock(a);
+        ds__count_end(a, all);
         q->block = b;
         if (b && a->watched && (r = ds__watched_alloc(q, guard)) < 0) {
             ds__arena_lock(a);
@@ -5068,16 +5097,15 @@ static ds_result ds__rewind_plan(ds__mpool *p, ds__rewind *q) {
     }
     return r;
 }
-/* The locked arena, ready to count a block of so many bytes. */
-static void ds__arena_lock_ready(ds__arena *a, int kind, size_t size) {
+static void ds__arena_lock_ready(ds__arena *a, int kind) {
     ds__arena_lock(a);
-    while (!ds__ready(a, kind, (int64_t)size)) { ds__make_ready(a, kind, (int64_t)size); ds__arena_lock(a); }
+    while (!ds__ready(a, kind, 0)) { ds__make_ready(a, kind, 0); ds__arena_lock(a); }
 }
 static int ds__rewind_end(const ds_mem_block *gone) {
     ds__segment *s = ds__segment_of(gone->ptr);
     ds__arena *a = s ? atomic_load(&s->arena) : NULL;
     if (!a) return 0;
-    ds__arena_lock_ready(a, s->kind, 0);
+    ds__arena_lock_ready(a, s->kind);
     ds__mblock *b = atomic_load(&s->arena) == a ? ds__find(s, gone->ptr, 1) : NULL;
     int good = b && ds__block_settled(b);
     if (good) {
@@ -5093,7 +5121,8 @@ static int ds__rewind_live(const ds__saved *v, const ds__saved *before, ds_mem_b
     ds__segment *s = v->seg;
     ds__arena *a = atomic_load(&s->arena);
     if (!a) return 0;
-    ds__arena_lock_ready(a, s->kind, v->size);
+    ds__arena_lock(a);
+    int all = ds__count_begin(a, s->kind, (int64_t)v->size, (int64_t)v->asked);
     ds__mblock *b = atomic_load(&s->arena) != a || s->serial != v->serial ? NULL : before ? ds__find(s, before->ptr, 1) : s->first, *rest = NULL;
     while (b && b->ptr + b->size <= v->ptr) b = b->next;
     int good = b && b->state == DS_BLOCK_FREE && !b->quiet && b->ptr <= v->ptr && v->ptr + v->size <= b->ptr + b->size;
@@ -5127,7 +5156,7 @@ static int ds__rewind_live(const ds__saved *v, const ds__saved *before, ds_mem_b
         ds__note_block(a, DS_ACTION_ALLOC, b);
         ds__describe(a, b, out);
     }
-    ds__arena_unlock(a);
+    ds__count_end(a, all);
     return good;
 }
 static int ds__rewind_all(ds__rewind *q) {
@@ -5293,7 +5322,6 @@ static ds_mem_stat ds__stat_of_meter(const ds__meter *m, int full) {
 static void ds__stats(ds__mdevice *dev, ds__mpool *only, ds_mem_stats *out) {
     int64_t now[2][DS__METRICS], total[2][DS__METRICS];
     ds__domain *d = only ? &only->stats : &dev->stats;
-    int arenas = 0;
     memset(out, 0, sizeof *out);
     out->size = sizeof *out;
     out->version = DS_MEM_STATS_VERSION;
@@ -5328,10 +5356,8 @@ static void ds__stats(ds__mdevice *dev, ds__mpool *only, ds_mem_stats *out) {
     out->num_oom_rejections = atomic_load(&d->rejections);
     size_t split = only ? only->config.max_split_size : dev->main.config.max_split_size;
     out->max_split_size = split == SIZE_MAX ? -1 : (int64_t)split;
-    for (ds__mpool *p = &dev->main; p; p = p->next)
-        for (ds__arena *a = only && p != only ? NULL : p->arenas; a; a = a->next) arenas += !a->exact;
-    out->peak_bound = 2 * arenas * DS__ROOM_BYTES;
-    out->peak_bound_count = 2 * arenas * DS__ROOM_COUNT;
+    out->peak_bound = 2 * d->sharers * DS__ROOM_BYTES;
+    out->peak_bound_count = 2 * d->sharers * DS__ROOM_COUNT;
     ds__mem_unlock_all(dev);
 }
 
@@ -5384,6 +5410,7 @@ static void ds__reset_peaks(ds__mdevice *dev) {
         for (int m = 0; m < DS__METRICS; m++)
             for (int k = 0; k < 3; k++) d->tally.peak[k][m] = INT64_MIN;
         ds__domain_peaks(d, now, none);
+        d->sharers = 0;
         for (int m = 0; m < DS__METERS; m++) {
             atomic_store(&d->all[m].peak, atomic_load(&d->all[m].now));
             for (int k = 0; k < 2; k++) atomic_store(&d->meter[k][m].peak, atomic_load(&d->meter[k][m].now));
