@@ -186,7 +186,8 @@ DSDEF void ds_mem_label_push(const char *label);
 DSDEF void ds_mem_label_pop(void);
 
 /** Gives back all cached memory of a device that no block stands in the way of: waits for blocks that other streams use. Does nothing to devices that
-    were not used, and to pools that someone has. *out_released (NULL allowed): bytes. DS_ERR_CAPTURE_UNSUPPORTED while a capture is open. */
+    were not used, and to pools that someone has. What the driver's own pool keeps goes too, behind the work of the streams whose blocks it was.
+    *out_released (NULL allowed): bytes. DS_ERR_CAPTURE_UNSUPPORTED while a capture is open. */
 DSDEF DS_MUST_USE ds_result ds_mem_empty_cache(ds_device device, size_t *out_released);
 /** The same until at most `keep` bytes are reserved. */
 DSDEF DS_MUST_USE ds_result ds_mem_trim(ds_device device, size_t keep, size_t *out_released);
@@ -298,7 +299,10 @@ enum {
     which writes no more than that and leaves there how much it wrote; 0 is the library's own sizeof. */
 #define DS_MEM_STATS_VERSION 1
 
-/** torch.cuda.memory_stats as a struct: [DS_STAT_ALL, DS_STAT_SMALL, DS_STAT_LARGE]. */
+/** torch.cuda.memory_stats as a struct: [DS_STAT_ALL, DS_STAT_SMALL, DS_STAT_LARGE]. The same program counts the same blocks, bytes of blocks, retries and refusals on every
+    backend, as long as no policy leaves a block more than was asked for, and memory is short at the same requests. Segments, reserved bytes, split blocks and calls of the driver are
+    the backend's own: without a cache each block is a segment. What the driver's own pool keeps for later is reserved too, asked of the driver with the statistics; totals count
+    blocks only. */
 typedef struct ds_mem_stats {
     size_t size;                         /**< sizeof(ds_mem_stats) of the caller, or 0; the calls set it to what they have written */
     ds_mem_stat allocation[3];           /**< blocks that were allocated and not freed */
@@ -873,6 +877,8 @@ struct ds__mdevice {
     _Atomic uint64_t history_count;
     _Atomic int64_t late_uses;    /* of ds_mem_record_stream, whose events are recorded at the free */
     _Atomic uint8_t async;        /* the driver's own pool was used */
+    _Atomic size_t async_bytes;   /* of blocks that are its; what it has beyond them is asked for with the statistics only */
+    int64_t async_peak[2];        /* of what was reserved with that: all, large */
     _Atomic int deferred;         /* blocks in the arenas' lists of that name */
     _Atomic uint64_t giver;       /* handle of the stream that gives back to the driver's pool what ended streams had; 0: not needed yet */
 };
@@ -1509,6 +1515,7 @@ enum { DS__WAIT_NONE = 0, DS__WAIT_DEVICE, DS__WAIT_ALL };
 static size_t ds__direct_again(ds__mdevice *dev, int wait);
 static int ds__arena_drain(ds__arena *a);
 static void ds__async_give(ds__mdevice *dev, size_t keep);
+static void ds__stats(ds__mdevice *dev, ds__mpool *only, ds_mem_stats *out);
 static ds__stream *ds__direct_giver(ds__mdevice *dev);
 typedef struct ds__wanted ds__wanted;
 static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, void **out);
@@ -3512,9 +3519,20 @@ static size_t ds__mem_flush(ds__mdevice *dev, ds__mpool *only, size_t keep) {
     return done;
 }
 
+/* What the driver's own pool has of the device, for blocks or for later. Nothing is locked. */
+static size_t ds__async_has(ds__mdevice *dev) {
+    size_t reserved = 0, used = 0;
+    if (!atomic_load(&dev->async)) return 0;
+    ds__tls.mute++;
+    if (ds__driver_of(dev->device)->async_info(dev->device.index, &reserved, &used) < 0) reserved = 0;
+    ds__tls.mute--;
+    return reserved;
+}
 /* What the driver's own pool keeps goes back to the device, down to so many bytes. */
 static void ds__async_give(ds__mdevice *dev, size_t keep) {
+    ds_mem_stats before;
     if (!atomic_load(&dev->async)) return;
+    ds__stats(dev, NULL, &before); /* the pool shrinks here only: so the peak of what is reserved is the truth */
     ds__tls.mute++;
     DS_IGNORE(ds__driver_of(dev->device)->async_trim(dev->device.index, keep));
     ds__tls.mute--;
@@ -4324,6 +4342,13 @@ static void ds__direct_drain(ds__mdevice *dev) {
    - Plain memory: the host waits for the block's stream and the uses of others, but for a device only when nobody knows what else to wait for.
    - Where that cannot be done now (a capture stands in the way, or a call of the driver failed) the block is deferred: it stays pending in its arena's list, and allocations,
      frees, flushes and changes of the policy try again. At shutdown it ends with its segment. */
+static ds_result ds__direct_take(ds__wanted *q, int async, void **out) {
+    ds_result r = ds__reserve(q->a, q->size);
+    if (r < 0) return r;
+    r = async ? ds__async_alloc(q->s, q->size, out) : ds__segment_alloc(q->a->dev->device, q->size, out);
+    if (r < 0) ds__unreserve(q->a, q->size);
+    return r == DS_ERR_LIMIT_EXCEEDED ? DS_ERR_OUT_OF_MEMORY : r;
+}
 static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, void **out) {
     ds__arena *a = q->a;
     ds__mpool *p = a->pool;
@@ -4339,18 +4364,16 @@ static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, 
     ds_result r = DS_ERR_OUT_OF_MEMORY;
     (void)ds__direct_again(a->dev, DS__WAIT_NONE);
     ds__tls.mute++;
-    for (int round = 0; round < 3; round++) { /* what other backends have cached goes, then the user is asked */
-        r = q->size >= (size_t)1 << 60 ? DS_ERR_OUT_OF_MEMORY : ds__reserve(a, q->size);
-        if (r == DS_OK) {
-            r = async ? ds__async_alloc(q->s, q->size, &base) : ds__segment_alloc(a->dev->device, q->size, &base);
-            if (r == DS_ERR_LIMIT_EXCEEDED) r = DS_ERR_OUT_OF_MEMORY;
-            if (r < 0) ds__unreserve(a, q->size);
+    for (int round = 0; round < 2 && q->size < (size_t)1 << 60; round++) { /* what other backends have cached goes, then the user is asked: as in ds__ladder */
+        r = ds__direct_take(q, async, &base);
+        if (ds__is_shortage(r) && !ds__captures_open()) {
+            (void)ds__mem_flush(a->dev, NULL, 0);
+            if (async) ds__direct_drain(a->dev);
+            ds__async_give(a->dev, 0);
+            DS__COUNT_CALL(a, retries, 1);
+            r = ds__direct_take(q, async, &base);
         }
-        if (r == DS_OK || !ds__is_shortage(r) || round == 2 || (round == 1 && !ds__call_shortage(a->dev, q->asked))) break;
-        if (round > 0 || ds__captures_open()) continue;
-        (void)ds__mem_flush(a->dev, NULL, 0);
-        if (async) ds__direct_drain(a->dev);
-        ds__async_give(a->dev, 0);
+        if (!ds__is_shortage(r) || round > 0 || !ds__call_shortage(a->dev, q->asked)) break;
     }
     ds__tls.mute--;
     if (async && r == DS_OK) atomic_store(&a->dev->async, 1);
@@ -4369,8 +4392,10 @@ static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, 
             seg->direct = 1;
             ds__segment_in(a, seg);
             ds__meters(a, q->kind, DS__RESERVED, (int64_t)q->size);
+            if (async) atomic_fetch_add(&a->dev->async_bytes, q->size);
             ds__count_segment(a, seg, 1);
             DS__COUNT_CALL(a, driver_allocs, 1);
+            if (q->size >= c->max_split_size) { b->oversize = 1; ds__count_oversize(a, 1); }
             b->state = DS_BLOCK_LIVE;
             b->asked = q->asked;
             b->label = request->label ? request->label : ds__mem_label();
@@ -4402,6 +4427,7 @@ static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, 
         return r;
     }
     DS__COUNT_CALL(a, ooms, 1);
+    if (r == DS_ERR_LIMIT_EXCEEDED && c->throw_on_cudamalloc_oom) DS__COUNT_CALL(a, rejections, 1);
     ds__tell_oom(a, q->size);
     ds__oom_report(q, q->size, r);
     return r;
@@ -4519,6 +4545,7 @@ static void ds__direct_over(ds__arena *a, ds__mblock *b) {
     b->quiet = 0;
     ds__segment_out(a, s);
     ds__meters(a, kind, DS__RESERVED, -(int64_t)size);
+    if (s->source == DS__FROM_ASYNC) atomic_fetch_sub(&a->dev->async_bytes, size);
     ds__count_segment(a, s, -1);
     DS__COUNT_CALL(a, driver_frees, 1);
     ds__mblock_drop(a, b);
@@ -4562,7 +4589,7 @@ static size_t ds__direct_again(ds__mdevice *dev, int wait) {
         size_t left = wait == DS__WAIT_ALL || a->deferred_count < DS__DEFERRED ? a->deferred_count : DS__DEFERRED;
         ds__arena_unlock(a);
         for (ds__mblock *b; left > 0 && (b = ds__direct_next(a)) != NULL; left--) {
-            size_t size = b->size;
+            size_t size = b->seg->source == DS__FROM_ASYNC ? 0 : b->size; /* the driver's pool may keep it */
             if (ds__direct_try(a, b, wait)) { ds__direct_over(a, b); done += size; }
             else ds__direct_defer(a, b);
         }
@@ -4636,9 +4663,18 @@ static ds_result ds__mem_empty(ds_device device, size_t keep, size_t *out_releas
     if (ds__captures_open()) return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "memory cannot be given back while a capture is open");
     size_t done = 0;
     if (DS__UNLIKELY(ds__sync_watched()) && (r = ds__sync_tell("waits for blocks that other streams use")) < 0) return r;
+    size_t pool = ds__async_has(dev);
     if (atomic_load(&dev->reserved) > keep) done = ds__mem_flush(dev, NULL, keep);
     else atomic_fetch_add(&dev->stats.syncs, keep == 0);
-    ds__async_give(dev, keep);
+    size_t blocks = atomic_load(&dev->async_bytes), others = atomic_load(&dev->reserved);
+    others = others > blocks ? others - blocks : 0;
+    keep = keep > others ? keep - others : 0;
+    if (pool > keep) { /* a pool gives back only what streams are done with */
+        ds__direct_drain(dev);
+        ds__async_give(dev, keep);
+        size_t left = ds__async_has(dev);
+        done += pool > left ? pool - left : 0;
+    }
     if (out_released) *out_released = done;
     return r;
 }
@@ -5320,7 +5356,7 @@ static ds_mem_stat ds__stat_of_meter(const ds__meter *m, int full) {
 
 /* The sums of a domain: a device's (only NULL) or a pool's. */
 static void ds__stats(ds__mdevice *dev, ds__mpool *only, ds_mem_stats *out) {
-    int64_t now[2][DS__METRICS], total[2][DS__METRICS];
+    int64_t now[2][DS__METRICS], total[2][DS__METRICS], kept = only ? 0 : (int64_t)ds__async_has(dev);
     ds__domain *d = only ? &only->stats : &dev->stats;
     memset(out, 0, sizeof *out);
     out->size = sizeof *out;
@@ -5345,6 +5381,13 @@ static void ds__stats(ds__mdevice *dev, ds__mpool *only, ds_mem_stats *out) {
     for (int m = 0; m < DS__METERS; m++) {
         meter[m][0] = ds__stat_of_meter(&d->all[m], 1);
         for (int k = 0; k < 2; k++) meter[m][1 + k] = ds__stat_of_meter(&d->meter[k][m], 1);
+    }
+    kept -= (int64_t)atomic_load(&dev->async_bytes);
+    for (int k = 0; k < 2 && !only && atomic_load(&dev->async); k++) { /* the driver's pool knows no kinds: what it keeps is large */
+        ds_mem_stat *s = &out->reserved_bytes[k ? DS_STAT_LARGE : DS_STAT_ALL];
+        if (kept > 0) s->current += kept;
+        ds__top(&dev->async_peak[k], s->current);
+        ds__top(&s->peak, dev->async_peak[k]);
     }
     out->oversize_allocations = ds__stat_of_meter(&d->oversize_allocations, 1);
     out->oversize_segments = ds__stat_of_meter(&d->oversize_segments, 1);
@@ -5420,6 +5463,7 @@ static void ds__reset_peaks(ds__mdevice *dev) {
         if (!p) p = dev->main.next; else p = p->next;
         if (!p) break;
     }
+    memset(dev->async_peak, 0, sizeof dev->async_peak); /* taken anew with the next statistics */
     ds__at_peak(&dev->stats.tally, dev->room);
 }
 /* What arenas have counted goes to the domains. All is locked. */

@@ -24,7 +24,7 @@ static unsigned next_random(unsigned *seed) { return *seed = *seed * 1103515245u
 enum { SNAPS = 40 };
 typedef struct history { ds_mem_stats at[SNAPS]; int count; } history;
 
-/* Allocations and frees; with `others` blocks are used by another stream as well. Statistics are noted now and then. */
+/* Allocations and frees, some of max_split_size or more, some that are refused; with `others` blocks are used by another stream as well. Statistics are noted now and then. */
 static void run_program(history *h, int others) {
     void *live[30] = { 0 };
     unsigned seed = 77;
@@ -32,7 +32,9 @@ static void run_program(history *h, int others) {
     h->count = 0;
     for (int i = 0; i < 400; i++) {
         unsigned k = next_random(&seed) % 30, kind = next_random(&seed) % 4;
-        size_t size = kind ? next_random(&seed) % 9000 + 1 : next_random(&seed) % 5000000 + 1;
+        size_t size = kind ? next_random(&seed) % 9000 + 1 : next_random(&seed) % 5000000 + (i % 5 ? 1 : 20 * MIB);
+        void *nothing = NULL;
+        if (i % 60 == 7) refused(ds_mem_alloc(i % 120 == 7 ? 8192 * MIB : SIZE_MAX / 2, s, &nothing), i % 120 == 7 ? DS_ERR_LIMIT_EXCEEDED : DS_ERR_OUT_OF_MEMORY);
         if (live[k]) {
             if (others) {
                 ok(ds_stream_wait_stream(t, s));
@@ -68,18 +70,31 @@ static void test_all_backends_count_the_same(void **state) {
     (void)state;
     static history h[3];
     static const size_t members[] = { offsetof(ds_mem_stats, allocation), offsetof(ds_mem_stats, active), offsetof(ds_mem_stats, allocated_bytes),
-                                      offsetof(ds_mem_stats, active_bytes), offsetof(ds_mem_stats, requested_bytes) };
-    static const char *const names[] = { "allocation", "active", "allocated_bytes", "active_bytes", "requested_bytes" };
+                                      offsetof(ds_mem_stats, active_bytes), offsetof(ds_mem_stats, requested_bytes), offsetof(ds_mem_stats, oversize_allocations) };
+    static const char *const names[] = { "allocation", "active", "allocated_bytes", "active_bytes", "requested_bytes", "oversize_allocations" };
+    static const size_t counters[] = { offsetof(ds_mem_stats, num_alloc_retries), offsetof(ds_mem_stats, num_ooms), offsetof(ds_mem_stats, num_oom_rejections),
+                                       offsetof(ds_mem_stats, num_sync_all_streams), offsetof(ds_mem_stats, max_split_size) };
+    static const char *const counts[] = { "num_alloc_retries", "num_ooms", "num_oom_rejections", "num_sync_all_streams", "max_split_size" };
     for (int others = 0; others < 2; others++) {
         for (int backend = 0; backend < 3; backend++) {
-            begin_on(PRESET_DEFAULT, backend);
+            ds_mem_config c = config_of(PRESET_DEFAULT);
+            c.backend = backend;
+            c.max_split_size = 20 * MIB;
+            c.limit = 4096 * MIB;
+            c.throw_on_cudamalloc_oom = 1;
+            begin_with(&c);
             run_program(&h[backend], others);
             finish();
         }
+        assert_true(h[0].at[SNAPS - 1].oversize_allocations.allocated > 1 && h[0].at[SNAPS - 1].num_alloc_retries == 1 && h[0].at[SNAPS - 1].num_ooms == 2);
         for (int backend = 1; backend < 3; backend++)
-            for (int i = 0; i < h[0].count; i++)
+            for (int i = 0; i < h[0].count; i++) {
+                for (size_t m = 0; m < sizeof counters / sizeof *counters; m++) {
+                    int64_t a = *(const int64_t *)(const void *)((const char *)&h[0].at[i] + counters[m]), b = *(const int64_t *)(const void *)((const char *)&h[backend].at[i] + counters[m]);
+                    if (a != b) fail_msg("others %d, backend %d, look %d, %s: %lld, native %lld", others, backend, i, counts[m], (long long)b, (long long)a);
+                }
                 for (size_t m = 0; m < sizeof members / sizeof *members; m++)
-                    for (int k = 0; k < 3; k++) {
+                    for (int k = 0; k < (m == 5 ? 1 : 3); k++) {
                         const ds_mem_stat *a = (const ds_mem_stat *)(const void *)((const char *)&h[0].at[i] + members[m]) + k;
                         const ds_mem_stat *b = (const ds_mem_stat *)(const void *)((const char *)&h[backend].at[i] + members[m]) + k;
                         if (!same(a, b, !others))
@@ -87,6 +102,82 @@ static void test_all_backends_count_the_same(void **state) {
                                      (long long)b->current, (long long)b->peak, (long long)b->allocated, (long long)b->freed, (long long)a->current,
                                      (long long)a->peak, (long long)a->allocated, (long long)a->freed);
                     }
+            }
+    }
+}
+
+/* What cannot be given waits for the stream; then the driver's pool keeps it, or not (the CPU driver's). All the time the device does not have it. */
+static void test_what_the_drivers_pool_keeps_is_reserved(void **state) {
+    (void)state;
+    begin_on(PRESET_DEFAULT, DS_MEM_DRIVER_POOL);
+    ds_stream s = stream(0);
+    size_t before = 0, after = 0, released = 1;
+    gate g = { 0 };
+    ok(ds_mem_free(block(512, s))); /* the pool is there */
+    ok(ds_stream_synchronize(s));
+    ok(ds_mem_empty_cache(harness_device(0), NULL));
+    ok(ds_mem_reset_peak_stats(harness_device(0)));
+    assert_int_equal(reserved(0), 0);
+    ok(ds_device_memory_info(harness_device(0), &before, NULL));
+    gate_close(s, &g);
+    void *p = block(64 * MIB, s), *q = block(512, s);
+    paint(p, 512, 1, s);
+    ok(ds_mem_free(p));
+    check_invariants(0);
+    assert_int_equal(ds_mem_allocated(harness_device(0)), 512);
+    assert_int_equal(stat(0, "active_bytes.all.current"), 512);
+    ok(ds_device_memory_info(harness_device(0), &after, NULL));
+    assert_true(reserved(0) >= 64 * MIB + 512);
+    assert_true(!harness_is_cpu() || reserved(0) == before - after);
+    assert_int_equal(stat(0, "reserved_bytes.all.peak"), reserved(0));
+    assert_int_equal(stat(0, "reserved_bytes.small_pool.current"), 512);
+    ok(ds_mem_validate(harness_device(0)));
+    gate_open(&g);
+    ok(ds_stream_synchronize(s));
+    size_t kept = reserved(0);
+    assert_true(harness_is_cpu() ? kept == 512 : kept >= 64 * MIB + 512);
+    check_invariants(0);
+    ok(ds_mem_free(q));
+    ok(ds_mem_trim(harness_device(0), kept, &released));
+    assert_true(released <= (harness_is_cpu() ? 512 : 0));
+    ok(ds_mem_empty_cache(harness_device(0), &released));
+    assert_true(harness_is_cpu() || released == kept);
+    assert_int_equal(reserved(0), 0);
+    assert_true(stat(0, "reserved_bytes.all.peak") >= (int64_t)(64 * MIB + 512));
+    ok(ds_mem_reset_peak_stats(harness_device(0)));
+    assert_int_equal(stat(0, "reserved_bytes.all.peak"), 0);
+    for (size_t size = 40 * MIB; size <= 64 * MIB; size += 24 * MIB) ok(ds_mem_free(block(size, s))); /* the second does not fit into what the first left */
+    ok(ds_stream_synchronize(s));
+    ok(ds_mem_empty_cache(harness_device(0), &released));
+    assert_true(harness_is_cpu() || (released >= 104 * MIB && stat(0, "reserved_bytes.all.peak") == (int64_t)released));
+    ok(ds_stream_destroy(s));
+    finish();
+}
+
+/* The count of retries follows one rule: the cache was given back and the driver asked again, with a callback that helps as without. */
+static int help(ds_device device, size_t size, void *user) { (void)device; (void)size; ++*(int *)user; return 1; }
+static void test_all_backends_ask_again_as_often(void **state) {
+    (void)state;
+    for (int backend = 0; backend < 3; backend++) {
+        void *nothing = NULL;
+        int asked = 0;
+        begin_on(PRESET_DEFAULT, backend);
+        ds_stream s = stream(0);
+        ok(ds_mem_set_limit(harness_device(0), 8 * MIB));
+        ok(ds_mem_on_shortage(help, &asked));
+        refused(ds_mem_alloc(64 * MIB, s, &nothing), DS_ERR_LIMIT_EXCEEDED);
+        assert_int_equal(asked, 1);
+        assert_int_equal(stat(0, "num_alloc_retries"), 2);
+        assert_int_equal(stat(0, "num_sync_all_streams"), 2);
+        refused(ds_mem_alloc(SIZE_MAX / 2, s, &nothing), DS_ERR_OUT_OF_MEMORY); /* nobody can help */
+        assert_int_equal(asked, 1);
+        assert_int_equal(stat(0, "num_alloc_retries"), 2);
+        assert_int_equal(stat(0, "num_ooms"), 2);
+        assert_int_equal(stat(0, "num_oom_rejections"), 0); /* only where the policy asks for it */
+        ok(ds_mem_remove_on_shortage(help, &asked));
+        ok(ds_mem_set_limit(harness_device(0), 0));
+        ok(ds_stream_destroy(s));
+        finish();
     }
 }
 
@@ -928,7 +1019,8 @@ static void test_a_use_on_a_stream_that_captures_holds_the_memory_back(void **st
                 ok(ds_mem_free(block(5000, c)));
             }
             assert_int_equal(pending_blocks(), 0);
-            assert_int_equal(reserved(0), 0);
+            assert_int_equal(stat(0, "segment.all.current"), 0);
+            assert_true(backend == DS_MEM_DRIVER_POOL || reserved(0) == 0); /* its pool may keep it */
             ok(ds_stream_destroy(a)); ok(ds_stream_destroy(b)); ok(ds_stream_destroy(c));
             finish();
         }
@@ -963,7 +1055,8 @@ static void test_a_block_is_freed_while_its_stream_captures(void **state) {
             if (backend == DS_MEM_UNCACHED) ok(ds_mem_empty_cache(harness_device(0), NULL));
             assert_int_equal(pending_blocks(), 0);
             assert_int_equal(stat(0, "num_device_free"), 3);
-            assert_int_equal(reserved(0), 0);
+            assert_int_equal(stat(0, "segment.all.current"), 0);
+            assert_true(backend == DS_MEM_DRIVER_POOL || reserved(0) == 0);
             ok(ds_graph_exec_destroy(exec));
             ok(ds_graph_destroy(graph));
             ok(ds_stream_destroy(a)); ok(ds_stream_destroy(b));
@@ -1124,6 +1217,8 @@ static void test_threads_free_without_a_cache_beside_captures(void **state) {
 
 const struct CMUnitTest tests_alloc_backends[] = {
     DS_TEST(test_all_backends_count_the_same, "cupy: TestMemoryAsyncPool, TestAllocatorDisabled"),
+    DS_TEST(test_what_the_drivers_pool_keeps_is_reserved, "torch: cudaMallocAsync backend"),
+    DS_TEST(test_all_backends_ask_again_as_often, "alloc"),
     DS_TEST(test_without_a_cache_every_block_is_the_drivers, "cupy: TestAllocatorDisabled"),
     DS_TEST(test_a_backend_is_changed_when_nothing_is_allocated, "alloc"),
     DS_TEST(test_limits_hold_on_every_backend, "cupy: TestMemoryAsyncPool, test_set_limit_size"),

@@ -763,6 +763,9 @@ static void test_statistics_are_written_as_far_as_the_callers_struct_goes(void *
     ok(ds_mem_free(p)); ok(ds_mem_free(from_pool)); ok(ds_pinned_free(pinned));
     ok(ds_pool_destroy(a_pool));
     ok(ds_stream_destroy(s));
+    finish();
+}
+
 /* ---- peaks of threads that use large blocks ---- */
 
 static void check_peaks(const char *where, int64_t truth) {

@@ -196,7 +196,9 @@ static void scene_end(scene *c) {
 
 static void same_as_statistics(int device) {
     ds_mem_stats s = stats_of(device);
+    ds_mem_config c;
     const char *const kinds[] = { "small", "large" };
+    ok(ds_mem_get_config(harness_device(device), &c));
     for (int k = 0; k < 2; k++) {
         char key[64];
         const struct { const char *name; int64_t is; } sums[] = {
@@ -204,7 +206,8 @@ static void same_as_statistics(int device) {
             { "active", s.active_bytes[1 + k].current }, { "requested", s.requested_bytes[1 + k].current } };
         for (size_t i = 0; i < sizeof sums / sizeof *sums; i++) {
             snprintf(key, sizeof key, "%s.%s", sums[i].name, kinds[k]);
-            if (device_number(device, key) != sums[i].is)
+            int kept = c.backend == DS_MEM_DRIVER_POOL && k == 1 && i == 0; /* what the driver's pool keeps is in no segment */
+            if (kept ? device_number(device, key) > sums[i].is : device_number(device, key) != sums[i].is)
                 fail_msg("%s is %lld in the snapshot and %lld in the statistics", key, (long long)device_number(device, key), (long long)sums[i].is);
         }
     }
