@@ -78,9 +78,10 @@ typedef struct ds_mem_config {
     int poll_on_alloc;                 /**< 1: every allocation asks whether blocks that other streams used are done (torch); 0: only when nothing else fits */
     int statistics;                    /**< a ds_mem_statistics_level */
     int debug;                         /**< 0; 1: all structures are checked at slow calls; 2: at every call */
-    int poison;                        /**< 1: freed memory is overwritten with 0xDB in stream order */
+    int poison;                        /**< 1: freed memory is overwritten with 0xDB in stream order; behind the uses of other streams and processes, and when the block's stream
+                                            has ended, before it is anyone's again. Memory of uncached blocks that others used is not: it goes back to the driver */
     size_t guard_bytes;                /**< bytes directly behind what was asked for (from the next multiple of 4 on) that are filled and checked at free, multiple of 512;
-                                            the check waits for the stream. Neither is done while a capture is open */
+                                            the check waits for the stream and for recorded uses. Neither poison nor guards are done while a capture is open */
     size_t max_split_size;             /**< blocks of this size or more are not split for smaller requests; SIZE_MAX: no limit */
     size_t max_non_split_rounding;     /**< and serve only requests that are at most this much smaller */
     size_t small_segment_size;         /**< segment, and page of a growing one, for requests up to 1 MiB */
@@ -718,6 +719,7 @@ struct ds__mblock {
     };
     uint16_t bin;                 /* free: which */
     uint8_t oversize;             /* 1: counted among those of max_split_size or more */
+    uint8_t stale;                /* 1: freed, and to be poisoned before it is anyone's */
     uint32_t guarded;             /* live: so many bytes behind what was asked for hold DS__GUARD, if nobody has written there */
 };
 
@@ -1504,6 +1506,8 @@ static void ds__event_drop(ds_event event);
 static ds_result ds__event_ask(ds_event event);
 static void ds__muses_drop(ds__arena *a, ds__muse *u);
 static void ds__block_end(ds__arena *a, ds__mblock *b);
+static void ds__poison_on(ds__mblock *b, ds_stream stream);
+static int ds__poison_late(ds__arena *a, ds__mblock *b, int wait);
 static int ds__is_shortage(ds_result r);
 static int ds__is_capturing(ds__stream *s);
 static uint64_t ds__capture_of(ds__stream *s);
@@ -2296,7 +2300,7 @@ static inline ds__mblock *ds__cut(ds__arena *a, ds__mblock *b, size_t size) {
     rest->seg = b->seg;
     rest->state = b->state;
     rest->uses = NULL;
-    rest->exported = rest->lent = rest->quiet = rest->oversize = 0;
+    rest->exported = rest->lent = rest->quiet = rest->oversize = rest->stale = 0;
     rest->prev = b;
     rest->next = b->next;
     if (b->next) b->next->prev = rest;
@@ -2825,7 +2829,7 @@ static size_t ds__poll(ds__arena *a, int wait) {
         ds__arena_unlock(a);
         for (size_t i = 0; i < n; i++) {
             ds__mblock *b = list[i];
-            if (wait ? ds__uses_awaited(b->uses) : ds__uses_done(b->uses)) { list[ready++] = b; continue; }
+            if ((wait ? ds__uses_awaited(b->uses) : ds__uses_done(b->uses)) && (DS__LIKELY(!b->stale) || ds__poison_late(a, b, wait))) { list[ready++] = b; continue; }
             ds__arena_lock(a);
             b->quiet = 0;
             ds__arena_unlock(a);
@@ -2866,7 +2870,7 @@ __attribute__((noinline)) static ds__mblock *ds__take_oldest(ds__arena *a, int k
     if (b->quiet || b->seg->kind != kind || b->size < size) return NULL;
     b->quiet = 1;
     ds__arena_unlock(a);
-    int done = ds__uses_done(b->uses);
+    int done = ds__uses_done(b->uses) && !b->stale;
     ds__arena_lock(a);
     b->quiet = 0;
     if (!done || !ds__has_room(a, kind, (int64_t)size, (int64_t)asked)) return NULL;
@@ -2890,6 +2894,7 @@ static int ds__take_pending(ds__arena *a, int kind, size_t size, size_t most, ds
     ds_result r = DS_OK;
     for (ds__muse *u = best->uses; u && r == DS_OK; u = u->next)
         if (u->stream.id != stream.id) r = ds__wait_event(stream, u->event, DS__OP_WAIT);
+    if (r == DS_OK && !out_whole && best->stale) ds__poison_on(best, stream);
     ds__arena_lock(a);
     int all = r == DS_OK ? ds__count_begin(a, kind, out_whole ? (int64_t)best->size : 0, out_whole ? (int64_t)asked : 0) : 0;
     best->quiet = 0; /* not before: the lock was given up meanwhile */
@@ -3736,6 +3741,7 @@ static int ds__borrow(ds__wanted *q, ds__arena *from) {
     }
     ds__arena_unlock(from);
     q->block = other.block;
+    if (DS__UNLIKELY(q->block->stale)) ds__poison_on(q->block, q->stream); /* which is behind everything now */
     return 1;
 }
 
@@ -4034,6 +4040,7 @@ static void ds__block_over(ds__arena *a, ds__mblock *b) {
     b->uses = NULL;
     b->lent = 0;
     b->guarded = 0;
+    b->stale = 0;
     if (b->oversize) { b->oversize = 0; ds__count_oversize(a, -1); }
     ds__count_free(a, b->seg->kind, (int64_t)b->size, (int64_t)b->asked);
     (void)ds__merge_in(a, b);
@@ -4051,7 +4058,7 @@ __attribute__((unused)) static void ds__mem_return(ds__mblock *b) {
     ds__arena_lock(a);
     while (!ds__ready(a, b->seg->kind, 0)) { ds__make_ready(a, b->seg->kind, 0); ds__arena_lock(a); }
     b->exported = 0;
-    if (!b->uses) ds__complete(a, b);
+    if (!b->uses && !b->stale) ds__complete(a, b);
     else ds__pending_in(a, b);
     ds__arena_unlock(a);
 }
@@ -4116,7 +4123,7 @@ __attribute__((noinline)) static ds_result ds__free_slow(ds__arena *a, ds__mbloc
     while (!ds__ready(a, kind, 0)) { ds__make_ready(a, kind, 0); ds__arena_lock(a); }
     b->quiet = 0;
     if (b->exported && ds__share_hold(b)) ; /* it comes back by ds__mem_return */
-    else if (b->uses) ds__pending_in(a, b);
+    else if (b->uses || b->stale) ds__pending_in(a, b);
     else ds__complete(a, b);
     ds__arena_unlock(a);
     if (exported) (void)ds__share_collect();
@@ -4282,33 +4289,60 @@ static ds_result ds__watched_alloc(ds__wanted *q, size_t guard) {
     return r;
 }
 
-/* Is called with the block in no list. A damaged guard is told through the log: the free itself has done nothing wrong. */
-/* What the stream's work has left there. It is read on a stream that nobody captures: a capture that begins on the block's own one is not spoilt. */
-static ds_result ds__own_read(ds__arena *a, ds_stream stream, void *to, const void *from, size_t size) {
-    ds__muse *u = ds__muse_new(a, a->dev->device);
-    ds__stream *s = u ? ds__direct_giver(a->dev) : NULL;
-    ds_stream reader = { s ? ds__handle(&s->slot) : 0 };
-    ds_result r = s ? ds__event_record_outside(u->event, stream) : ds__mem_error();
-    if (r == DS_OK) r = ds__event_sync(u->event, DS__FOREVER);
-    if (r == DS_OK) DS__KEEPING(r, (ds_copy)(to, from, size, reader));
+/* Overwrites a freed block on a stream that comes behind all who used it. What a graph used is its own: launches may use it again. */
+static void ds__poison_on(ds__mblock *b, ds_stream stream) {
+    const ds__muse *u = b->uses;
+    while (u && !u->capture) u = u->next;
+    ds__tls.mute++;
+    ds__hold_captures();
+    if (!u && !ds__captures_open()) DS_IGNORE(ds__own_fill(stream, b->ptr, DS__POISON, b->size));
+    ds__let_captures();
+    ds__tls.mute--;
+    b->stale = 0;
+}
+/* A block in no list, whose uses are done, is poisoned on its stream. When that has ended: on one of the allocator's, once its end has come, which is later from then on.
+   0: it has not. Nothing is locked. */
+static int ds__poison_late(ds__arena *a, ds__mblock *b, int wait) {
+    ds__owner o = ds__owner_of(a);
+    ds_result r = DS_ERR_FAILED;
+    if (!o.orphan) { ds__poison_on(b, o.stream); return 1; }
+    ds__tls.mute++;
+    if (o.end.id && !ds__captures_open()) r = wait ? ds__event_sync(o.end, DS__FOREVER) : ds__event_ask(o.end);
+    ds__stream *s = r == DS_OK ? ds__direct_giver(a->dev) : NULL;
+    if (s) {
+        ds_stream giver = { ds__handle(&s->slot) };
+        ds__hold_captures(); /* also keeps two threads' fills and records in one order */
+        if (!ds__captures_open() && ds__own_fill(giver, b->ptr, DS__POISON, b->size) == DS_OK && ds__event_record(o.end, giver, DS__OP_RECORD) < 0)
+            DS_IGNORE(ds__stream_sync(giver, DS__FOREVER));
+        ds__let_captures();
+        ds__stream_unpin(s);
+    }
+    ds__tls.mute--;
+    if (r != DS_NOT_READY) b->stale = 0;
+    return r != DS_NOT_READY;
+}
+
+/* What the device's work has left there. It is read on a stream that nobody captures: a capture that begins on the block's own one is not spoilt. */
+static ds_result ds__own_read(ds__arena *a, void *to, const void *from, size_t size) {
+    ds_result r;
+    ds__stream *s = ds__direct_giver(a->dev);
+    if (!s) return ds__mem_error();
+    ds_stream reader = { ds__handle(&s->slot) };
+    DS__KEEPING(r, (ds_copy)(to, from, size, reader));
     if (r == DS_OK) r = ds__stream_sync(reader, DS__FOREVER);
-    if (s) ds__stream_unpin(s);
-    ds__arena_lock(a);
-    ds__muses_drop(a, u);
-    ds__arena_unlock(a);
+    ds__stream_unpin(s);
     return r;
 }
+/* Is called with the block in no list. A damaged guard is told through the log: the free itself has done nothing wrong. */
 static void ds__watched_free(ds__arena *a, ds__mblock *b) {
     size_t guard = b->guarded;
     b->guarded = 0;
-    if (ds__captures_open() || a->orphan) return;
-    ds_stream stream = b->lent && b->uses ? b->uses->stream : a->stream;
+    if (ds__captures_open()) return;
     ds__tls.mute++;
-    if (guard) {
+    if (guard && ds__uses_awaited(b->uses) && (b->lent || ds__arena_drain(a))) { /* a borrower is one of the uses */
         const char *at = ds__guard_of(b);
         uint32_t *seen = ds__alloc(guard);
-        for (ds__muse *u = b->uses; seen && u; u = u->next) if (u->recorded) DS_IGNORE(ds__event_sync(u->event, DS__FOREVER));
-        if (seen && ds__own_read(a, stream, seen, at, guard) == DS_OK)
+        if (seen && ds__own_read(a, seen, at, guard) == DS_OK)
             for (size_t i = 0; i < guard / sizeof *seen; i++)
                 if (seen[i] != DS__GUARD) {
                     ds__warn("%zu bytes at %p%s%s, allocated at %s:%u, were written %zu bytes behind their end at the latest when they were freed at %s:%d", b->asked, (void *)b->ptr,
@@ -4318,10 +4352,12 @@ static void ds__watched_free(ds__arena *a, ds__mblock *b) {
                 }
         ds__release(seen);
     }
-    if (ds__policy(a->pool)->poison && !b->uses) {
-        ds__hold_captures();
-        if (!ds__captures_open()) DS_IGNORE(ds__own_fill(stream, b->ptr, DS__POISON, b->size));
-        ds__let_captures();
+    if (ds__policy(a->pool)->poison) { /* at once on the stream that has it, if nobody else does; else when all are done, or by who takes it before */
+        const ds__muse *u = b->uses;
+        int alone = !b->exported && (b->lent ? u && !u->next && !u->recorded && !u->lost : !u && !a->orphan);
+        b->stale = 1;
+        if (alone) ds__poison_on(b, b->lent ? u->stream : a->stream);
+        else if (!u && !b->exported && !b->seg->direct) (void)ds__poison_late(a, b, 0);
     }
     if (ds__policy(a->pool)->debug && ds__validate(a->dev) < 0) ds__warn("%s", ds__tls.aside);
     ds__tls.mute--;
@@ -4452,6 +4488,7 @@ static ds_result ds__direct_put(ds__stream *s, ds__mblock *b, int wait) {
         if (second && (ds__captures_open() || !(wait ? ds__uses_awaited(b->uses) : ds__uses_done(b->uses)))) break;
         ds__hold_captures();
         r = ds__capture_of(s) ? DS_NOT_READY : second ? DS_OK : ds__wait_uses(b, handle);
+        if (r == DS_OK && b->stale && !ds__captures_open()) DS_IGNORE(ds__own_fill(handle, b->ptr, DS__POISON, b->size));
         if (r == DS_OK) r = ds__async_free(s, b->ptr);
         ds__let_captures();
     }
@@ -4542,7 +4579,7 @@ static void ds__direct_over(ds__arena *a, ds__mblock *b) {
     ds__mem_note(a->dev, DS_ACTION_SEGMENT_FREE, (uint64_t)(uintptr_t)s->base, size, a->stream_id, a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line, NULL);
     ds__muses_drop(a, b->uses);
     b->uses = NULL;
-    b->quiet = 0;
+    b->quiet = b->stale = 0;
     ds__segment_out(a, s);
     ds__meters(a, kind, DS__RESERVED, -(int64_t)size);
     if (s->source == DS__FROM_ASYNC) atomic_fetch_sub(&a->dev->async_bytes, size);
@@ -5569,7 +5606,7 @@ static ds_result ds__validate_arena(ds__arena *a, int64_t sum[2][DS__METRICS], i
         }
     }
     for (const ds__mblock *b = a->pending; b; b = b->list_next) {
-        DS__SOUND(b->state == DS_BLOCK_PENDING && b->uses, "%p does not belong to the pending blocks", (void *)b->ptr);
+        DS__SOUND(b->state == DS_BLOCK_PENDING && (b->uses || b->stale), "%p does not belong to the pending blocks", (void *)b->ptr);
         pending += b->size;
         listed++;
     }
@@ -5589,6 +5626,7 @@ static ds_result ds__validate_arena(ds__arena *a, int64_t sum[2][DS__METRICS], i
             if (b->state != DS_BLOCK_UNMAPPED) mapped += b->size;
             if (b->quiet) { held++; continue; }
             DS__SOUND(!b->guarded || b->state == DS_BLOCK_LIVE, "the block at %p is freed and still guarded", (void *)b->ptr);
+            DS__SOUND(!b->stale || b->state != DS_BLOCK_FREE, "the block at %p is anyone's before it was poisoned", (void *)b->ptr);
             if (b->state == DS_BLOCK_FREE) {
                 DS__SOUND(!before || before->state != DS_BLOCK_FREE || before->quiet, "two free blocks meet at %p", (void *)b->ptr);
                 free_bytes += b->size;

@@ -778,6 +778,7 @@ static void test_freed_memory_is_poisoned_on_request(void **state) {
     for (int preset = 0; preset < PRESETS; preset++) {
         ds_mem_config c = config_of(preset);
         c.poison = 1;
+        c.poll_on_alloc = 1;
         begin_with(&c);
         ds_stream s = stream(0), user = stream(0);
         looks *l = looks_create(1000);
@@ -797,10 +798,97 @@ static void test_freed_memory_is_poisoned_on_request(void **state) {
         gate_open(&g);
         ok(ds_stream_synchronize(s));
         ok(ds_stream_synchronize(user));
+        p = block(4096, s);
+        assert_ptr_equal(p, q);
+        look(l, p, 4096, 0xDBDBDBDBu, s);
+        ok(ds_mem_free(p));
+        ok(ds_stream_synchronize(s));
         assert_true(looks_right(l));
         looks_destroy(l);
         ok(ds_stream_destroy(s));
         ok(ds_stream_destroy(user));
+        finish();
+    }
+}
+
+/* Whoever was told to use a block finds it as it was; whoever gets it next finds poison: behind the uses of others, when its stream has ended, when the stream that has borrowed it frees it. */
+static void test_poison_comes_behind_all_who_used_the_block(void **state) {
+    (void)state;
+    enum { USED = 1, ENDED = 2, BORROWED = 4, LATE = 8, WAYS = 16 }; /* LATE: what was on the streams is not over when the block is freed */
+    for (int preset = 0; preset < PRESETS; preset++) {
+        ds_mem_config c = config_of(preset);
+        c.poison = 1;
+        for (int way = 0; way < WAYS; way++) {
+            begin_with(&c);
+            ds_stream owner = stream(0), user = stream(0), next = way & (ENDED | BORROWED) ? stream(0) : owner;
+            looks *l = looks_create(100000);
+            gate g = { 0 };
+            void *p = block(12 * MIB, owner);
+            if (way & BORROWED) {
+                ok(ds_mem_free(p));
+                ok(ds_stream_destroy(owner));
+                owner = stream(0);
+                assert_ptr_equal(block(12 * MIB, owner), p);
+            }
+            if (way & LATE) gate_close(way & USED ? user : owner, &g);
+            paint(p, 12 * MIB, 7, owner);
+            if (way & USED) {
+                if (!(way & LATE)) ok(ds_stream_wait_stream(user, owner));
+                else ok(ds_stream_synchronize(owner));
+                look(l, p, 12 * MIB, 7, user);
+                ok(ds_mem_record_use(p, user));
+            }
+            if (!(way & LATE)) { ok(ds_stream_synchronize(owner)); ok(ds_stream_synchronize(user)); }
+            if (way & ENDED) ok(ds_stream_destroy(owner));
+            else if (way & BORROWED) next = owner;
+            ok(ds_mem_set_limit(harness_device(0), ds_mem_reserved(harness_device(0))));
+            ok(ds_mem_free(p));
+            pthread_t thread = spawn(open_later, &g); /* while a preset without reuse has the host wait */
+            void *q = block(12 * MIB, next);
+            int other = c.reuse == DS_REUSE_NEVER && way == (USED | LATE); /* the host has waited, and the driver was asked for new memory */
+            if (p != q && !other) fail_msg("%s, way %d: not the same block", preset_name(preset), way);
+            if (!other) look(l, q, 12 * MIB, 0xDBDBDBDBu, next);
+            ok(ds_stream_synchronize(next));
+            ok(ds_stream_synchronize(user));
+            join(thread);
+            if (!looks_right(l)) fail_msg("%s, way %d", preset_name(preset), way);
+            looks_destroy(l);
+            ok(ds_mem_free(q));
+            if (!(way & ENDED)) ok(ds_stream_destroy(owner));
+            if (next.id != owner.id) ok(ds_stream_destroy(next));
+            ok(ds_stream_destroy(user));
+            finish();
+        }
+    }
+}
+
+/* Where it gives the stream the same memory again, as CUDA does. */
+static void test_the_drivers_pool_gets_poisoned_blocks_back(void **state) {
+    (void)state;
+    enum { SIZE = 4 << 20 };
+    ds_mem_config c = ds_mem_config_default();
+    c.poison = 1;
+    c.debug = 2;
+    c.backend = DS_MEM_DRIVER_POOL;
+    for (int used = 0; used < 2; used++) {
+        begin_with(&c);
+        ds_stream s = stream(0), user = stream(0);
+        looks *l = looks_create(20000);
+        void *p = block(SIZE, s), *q;
+        paint(p, SIZE, 7, s);
+        ok(ds_stream_wait_stream(user, s));
+        look(l, p, SIZE, 7, user);
+        if (used) ok(ds_mem_record_use(p, user));
+        else ok(ds_stream_wait_stream(s, user));
+        ok(ds_mem_free(p));
+        q = block(SIZE, s);
+        if (q == p) look(l, q, SIZE, 0xDBDBDBDBu, s);
+        ok(ds_stream_synchronize(s));
+        ok(ds_stream_synchronize(user));
+        assert_true(looks_right(l));
+        looks_destroy(l);
+        ok(ds_mem_free(q));
+        ok(ds_stream_destroy(s)); ok(ds_stream_destroy(user));
         finish();
     }
 }
@@ -844,6 +932,47 @@ static void test_a_write_behind_a_block_is_reported_at_its_free(void **state) {
         assert_int_equal(ds_mem_allocated(harness_device(0)), 0);
         ok(ds_mem_validate(harness_device(0)));
         ok(ds_stream_destroy(s));
+        finish();
+        harness_shutdown();
+    }
+}
+
+/* Nor does it matter that the block's stream has ended, before the work on it or after, or that another stream has got the block since. */
+static void test_a_write_behind_a_block_of_an_ended_stream_is_reported(void **state) {
+    (void)state;
+    for (int preset = 0; preset < PRESETS + 2; preset++) {
+        ds_init_desc init = { .log_fn = keep_log, .log_level = DS_LOG_WARNING };
+        ds_mem_config c = config_of(preset % PRESETS);
+        if (preset >= PRESETS) c.backend = preset - PRESETS + DS_MEM_DRIVER_POOL;
+        c.guard_bytes = 512;
+        clear_memory();
+        harness_restart(&init);
+        set_config(&c);
+        logged.count = 0;
+        ds_stream s = stream(0);
+        for (int late = 0; late < 2; late++) {
+            ds_stream ended = stream(0);
+            gate g = { 0 };
+            void *bad, *good;
+            ok(ds_mem_alloc_with(&(ds_mem_request){ .size = 3 * MIB, .stream = ended, .label = "the bad one" }, &bad));
+            good = block(3 * MIB, ended);
+            if (late) gate_close(ended, &g);
+            ok(ds_fill(good, 7, 1, 3 * MIB, ended));
+            ok(ds_fill(bad, 7, 1, 3 * MIB + 1, ended));
+            ok(ds_stream_destroy(ended));
+            pthread_t thread = spawn(open_later, &g);
+            ok(ds_mem_free(good));
+            assert_int_equal(logged.count, 0);
+            ok(ds_mem_free(bad));
+            join(thread);
+            assert_true(logged.count == 1 && logged_with("the bad one", "behind their end"));
+            ok(ds_mem_alloc_with(&(ds_mem_request){ .size = 3 * MIB, .stream = s, .label = "the next one" }, &bad));
+            ok(ds_fill(bad, 7, 1, 3 * MIB + 1, s));
+            if (late) ok(ds_stream_destroy(s));
+            ok(ds_mem_free(bad));
+            assert_true(logged.count == 2 && logged_with("the next one", "behind their end"));
+            logged.count = 0;
+        }
         finish();
         harness_shutdown();
     }
@@ -1233,7 +1362,10 @@ const struct CMUnitTest tests_alloc_shortage[] = {
     DS_TEST(test_a_shortage_in_a_pushed_pool_empties_the_default_cache, "torch: test_mempool_release_cached_blocks_during_diversion"),
     DS_TEST(test_threads_that_compete_for_memory_all_come_to_their_end, "paddle: retry_allocator_test"),
     DS_TEST(test_freed_memory_is_poisoned_on_request, "alloc"),
+    DS_TEST(test_poison_comes_behind_all_who_used_the_block, "alloc"),
+    DS_TEST(test_the_drivers_pool_gets_poisoned_blocks_back, "alloc"),
     DS_TEST(test_a_write_behind_a_block_is_reported_at_its_free, "alloc"),
+    DS_TEST(test_a_write_behind_a_block_of_an_ended_stream_is_reported, "alloc"),
     DS_TEST(test_guards_lie_behind_what_was_asked_for_and_count_where_they_were_filled, "alloc"),
     DS_TEST(test_blocks_that_are_left_at_shutdown_are_reported_by_label, "alloc"),
     DS_TEST(test_nothing_is_reported_when_all_blocks_were_freed, "alloc"),

@@ -948,6 +948,37 @@ static void test_a_freed_block_is_kept_until_all_importers_have_closed_it(void *
     ok(ds_stream_destroy(s));
 }
 
+static void test_a_freed_block_is_poisoned_when_nobody_has_it_any_more(void **state) {
+    (void)state;
+    enum { SIZE = 2 << 20 };
+    ds_stream s = made();
+    ds_mem_config c = ds_mem_config_default();
+    c.poison = c.poll_on_alloc = 1;
+    ds_pool pool;
+    ok(ds_pool_create(&(ds_pool_desc){ .device = harness_device(0), .config = &c, .shareable = 1 }, &pool));
+    void *ptr, *again;
+    uint64_t wrong = 1;
+    peer p = start_peer();
+    ok(alloc_in(pool, SIZE, s, &ptr));
+    ok(fill_with(ptr, SIZE, 5, s));
+    give_block(&p, ptr, 0, 0);
+    ok(ds_mem_free(ptr));
+    ok(ds_stream_synchronize(s));
+    expect_over_there(&p, 0, 0, SIZE, 5);
+    tell(p, .verb = BLOCK_CLOSE, .a = 0, .b = 0);
+    tell(p, .verb = STREAM_SYNC, .b = 0);
+    ok(ds_mem_ipc_collect());
+    ok(alloc_in(pool, SIZE, s, &again));
+    assert_ptr_equal(again, ptr);
+    ok(count_wrong(again, SIZE, 0xDBDBDBDBu, s, &wrong));
+    assert_int_equal(wrong, 0);
+    end_peer(&p);
+    ok(ds_mem_free(again));
+    ok(ds_mem_validate(harness_device(0)));
+    ok(ds_pool_destroy(pool));
+    ok(ds_stream_destroy(s));
+}
+
 static void test_closing_is_ordered_behind_the_importers_last_use(void **state) {
     (void)state;
     enum { SIZE = 1 << 20 };
@@ -1561,6 +1592,7 @@ const struct CMUnitTest tests_sharing[] = {
     DS_TEST(test_a_block_is_exported_again_behind_later_work, "torch 3.15"),
     DS_TEST(test_addresses_inside_of_blocks_can_be_exported, "torch 3.15"),
     DS_TEST(test_a_freed_block_is_kept_until_all_importers_have_closed_it, "torch 3.15"),
+    DS_TEST(test_a_freed_block_is_poisoned_when_nobody_has_it_any_more, "torch 3.15"),
     DS_TEST(test_closing_is_ordered_behind_the_importers_last_use, "torch 3.15"),
     DS_TEST(test_a_segment_stays_while_someone_has_it_open, "torch 3.15"),
     DS_TEST(test_memory_that_comes_back_is_found_when_it_is_short, "torch 3.15"),
