@@ -77,7 +77,8 @@ typedef struct ds_mem_config {
     int reuse;                         /**< a ds_mem_reuse: of blocks of other streams */
     int poll_on_alloc;                 /**< 1: every allocation asks whether blocks that other streams used are done (torch); 0: only when nothing else fits */
     int statistics;                    /**< a ds_mem_statistics_level */
-    int debug;                         /**< 0; 1: all structures are checked at slow calls; 2: at every call */
+    int debug;                         /**< 0; 1: all structures are checked where the driver is asked for memory or gets it back (allocations that find none
+                                            cached, ds_mem_trim, ds_mem_empty_cache, ds_pool_empty_cache); 2: at every allocation, free and recorded use too */
     int poison;                        /**< 1: freed memory is overwritten with 0xDB in stream order; behind the uses of other streams and processes, and when the block's stream
                                             has ended, before it is anyone's again. Memory of uncached blocks that others used is not: it goes back to the driver */
     size_t guard_bytes;                /**< bytes directly behind what was asked for (from the next multiple of 4 on) that are filled and checked at free, multiple of 512;
@@ -798,7 +799,7 @@ struct ds__arena {
     ds__lock lock;
     _Atomic uint8_t orphan;       /* the stream has ended */
     uint8_t exact;                /* 1: counts in the domains' tallies; 0: in its own */
-    _Atomic uint8_t watched;      /* calls of this arena take the long way: poison, guards, debug */
+    _Atomic uint8_t watched;      /* calls of this arena take the long way: poison, guards, debug from 2 on */
     uint8_t slow, slow_free;      /* requests do, and frees, for whatever reason of the pool's */
     uint8_t fresh;                /* ds__wanted.fresh of the request that is looked for */
     uint8_t full, own_pool;       /* totals and peaks are counted; the pool is not the device's default one */
@@ -842,7 +843,7 @@ struct ds__mpool {
     ds_resource upstream;         /* then alloc_fn and free_fn are only not NULL */
     uint8_t no_split, shareable;
     _Atomic uint8_t use_on_oom, dead;
-    uint8_t rounds, coarse, oversize, watched, full, direct; /* from the configuration: divisions are set; there is a max_split_size; poison, guards or debug; totals are counted; no cache */
+    uint8_t rounds, coarse, oversize, watched, full, direct; /* from the configuration: divisions are set; there is a max_split_size; poison, guards or debug from 2 on; totals are counted; no cache */
     _Atomic uint32_t requests;    /* for large plain blocks, of all arenas, while garbage is collected: the clock of the blocks' ages */
     size_t split_above[2];        /* the rest of a plain block is worth keeping from this size on, by kind */
     _Atomic size_t reserved;
@@ -1525,6 +1526,7 @@ typedef struct ds__wanted ds__wanted;
 static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, void **out);
 static int ds__align(ds__wanted *q, size_t align, size_t size);
 static ds_result ds__validate(ds__mdevice *dev);
+static ds_result ds__check(ds__mpool *p, int level);
 static void ds__mem_limit(ds__mdevice *dev);
 static void ds__mem_shutdown(void);
 static ds_result ds__share_segment_alloc(ds_device device, size_t size, void **out);
@@ -1630,7 +1632,7 @@ static int ds__mpool_apply(ds__mpool *p, const ds_mem_config *config) {
     for (int i = 0; i < 16; i++) p->rounds |= config->roundup_power2_divisions[i] != 0;
     p->coarse = !config->best_fit_by_address && !config->single_pool;
     p->oversize = config->max_split_size != SIZE_MAX;
-    p->watched = config->poison || config->guard_bytes || config->debug;
+    p->watched = config->poison || config->guard_bytes || config->debug > 1;
     p->full = p->dev->main.config.statistics == DS_STATISTICS_FULL; /* one level for a device and its pools */
     p->direct = config->backend != DS_MEM_NATIVE;
     p->split_above[DS__SMALL] = DS__UNIT;
@@ -3878,8 +3880,9 @@ static void ds__tell_oom(ds__arena *a, size_t needed) {
 /* The long way of a request. */
 static ds_result ds__ask_slow(ds__wanted *q) {
     ds__arena *a = q->a;
-    ds_result r;
+    ds_result r = ds__check(a->pool, 1);
     ds__mtls.upstream_empty = 0;
+    if (r < 0) return r;
     if (q->size >= (size_t)1 << 60) {
         r = DS_ERR_OUT_OF_MEMORY;
     } else {
@@ -4180,6 +4183,11 @@ static ds_result ds__note_use(void *ptr, ds_stream stream, int now, int strict, 
     ds__expect_end(s);
     ds__mblock *b = ds__find_live(ptr, 0, &a);
     ds_result r = DS_OK;
+    if (b && DS__UNLIKELY(a->watched)) {
+        ds__arena_unlock(a);
+        if ((r = ds__check(a->pool, 2)) < 0) { ds__stream_unpin(s); return r; }
+        b = ds__find_live(ptr, 0, &a);
+    }
     if (b && pinned != (a->dev->device.type == DS_DEVICE_HOST)) { ds__arena_unlock(a); b = NULL; }
     if (!b) {
         ds__stream_unpin(s);
@@ -4283,8 +4291,7 @@ static char *ds__guard_of(const ds__mblock *b) { return b->ptr + ((b->asked + 3)
 
 static ds_result ds__watched_alloc(ds__wanted *q, size_t guard) {
     ds__mblock *b = q->block;
-    ds_result r = DS_OK;
-    if (ds__policy(q->a->pool)->debug) r = ds__validate(q->a->dev);
+    ds_result r = ds__check(q->a->pool, 2);
     if (r == DS_OK && guard && !ds__captures_open() && (r = ds__own_fill(q->stream, ds__guard_of(b), DS__GUARD, guard)) == DS_OK) b->guarded = (uint32_t)guard;
     return r;
 }
@@ -4359,7 +4366,7 @@ static void ds__watched_free(ds__arena *a, ds__mblock *b) {
         if (alone) ds__poison_on(b, b->lent ? u->stream : a->stream);
         else if (!u && !b->exported && !b->seg->direct) (void)ds__poison_late(a, b, 0);
     }
-    if (ds__policy(a->pool)->debug && ds__validate(a->dev) < 0) ds__warn("%s", ds__tls.aside);
+    if (ds__check(a->pool, 2) < 0) ds__warn("%s", ds__tls.aside);
     ds__tls.mute--;
 }
 
@@ -4397,7 +4404,9 @@ static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, 
     DS__REQUIRE(request->alignment <= DS__UNIT, "an alignment of %zu needs the native backend", request->alignment);
     if (ds__captures_open() && ds__is_capturing(q->s))
         return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "only the native backend has memory for captures");
-    ds_result r = DS_ERR_OUT_OF_MEMORY;
+    ds_result r = ds__check(p, 1);
+    if (r < 0) return r;
+    r = DS_ERR_OUT_OF_MEMORY;
     (void)ds__direct_again(a->dev, DS__WAIT_NONE);
     ds__tls.mute++;
     for (int round = 0; round < 2 && q->size < (size_t)1 << 60; round++) { /* what other backends have cached goes, then the user is asked: as in ds__ladder */
@@ -4699,6 +4708,7 @@ static ds_result ds__mem_empty(ds_device device, size_t keep, size_t *out_releas
     if (r < 0 || !dev) return r;
     if (ds__captures_open()) return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "memory cannot be given back while a capture is open");
     size_t done = 0;
+    if ((r = ds__check(&dev->main, 1)) < 0) return r;
     if (DS__UNLIKELY(ds__sync_watched()) && (r = ds__sync_tell("waits for blocks that other streams use")) < 0) return r;
     size_t pool = ds__async_has(dev);
     if (atomic_load(&dev->reserved) > keep) done = ds__mem_flush(dev, NULL, keep);
@@ -5055,7 +5065,7 @@ DSDEF ds_result (ds_pool_empty_cache)(ds_pool pool, size_t *out_released) {
     if (ds__captures_open()) return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "memory cannot be given back while a capture is open");
     if (ds__is_inside(p)) return ds__inside_fail();
     ds_result r = DS__UNLIKELY(ds__sync_watched()) ? ds__sync_tell("waits for blocks that other streams use") : DS_OK;
-    if (r < 0) return r;
+    if (r < 0 || (r = ds__check(p, 1)) < 0) return r;
     size_t done = ds__mem_flush(p->dev, p, 0);
     if (out_released) *out_released = done;
     return DS_OK;
@@ -5686,6 +5696,8 @@ static ds_result ds__validate(ds__mdevice *dev) {
     ds__mem_unlock_all(dev);
     return r;
 }
+/* The check of a policy whose debug is at least this. */
+static ds_result ds__check(ds__mpool *p, int level) { return DS__UNLIKELY(ds__policy(p)->debug >= level) ? ds__validate(p->dev) : DS_OK; }
 DSDEF ds_result (ds_mem_validate)(ds_device device) {
     ds__mdevice *dev = NULL;
     DS__ENTER("ds_mem_validate");
@@ -8093,8 +8105,8 @@ static ds_result ds__pinned_short(const ds__pinned_wish *q, ds_result why) {
                     DS__SIZE(live), DS__SIZE(pending), DS__SIZE(cached), DS__SIZE(largest), limit ? DS__SIZE(limit) : "none", hint);
 }
 
-/* With debug every call looks at everything; what it finds is told through the log unless it can be returned. */
-static ds_result ds__pinned_check(ds__mdevice *dev) { return DS__UNLIKELY(atomic_load_explicit(&ds__host.debug, memory_order_relaxed)) ? ds__validate(dev) : DS_OK; }
+/* The same of pinned memory. */
+static ds_result ds__pinned_check(ds__mdevice *dev, int level) { return DS__UNLIKELY(atomic_load_explicit(&ds__host.debug, memory_order_relaxed) >= level) ? ds__validate(dev) : DS_OK; }
 
 /* ---- public ---- */
 
@@ -8105,13 +8117,14 @@ DSDEF ds_result (ds_pinned_alloc)(size_t size, void **out) {
     if (!size) return DS_OK;
     ds__mdevice *dev = ds__pinned_device();
     if (!dev) return ds__mem_error();
-    ds_result r = ds__pinned_check(dev);
+    ds_result r = ds__pinned_check(dev, 2);
     if (r < 0) return r;
     int huge = size >= (size_t)1 << 60;
     ds__pinned_wish q = ds__pinned_want(huge ? DS__UNIT : size);
     if (huge) { q.asked = size; return ds__pinned_short(&q, DS_ERR_OUT_OF_MEMORY); }
     if (atomic_load_explicit(&ds__host.polls, memory_order_relaxed) && !ds__captures_open()) (void)ds__pinned_poll(q.a, DS__POLLS);
     if (!ds__pinned_take(&q)) {
+        if ((r = ds__pinned_check(dev, 1)) < 0) return r;
         ds__tls.mute++;
         r = ds__pinned_ladder(&q);
         ds__tls.mute--;
@@ -8147,7 +8160,7 @@ DSDEF ds_result (ds_pinned_free)(void *ptr) {
     }
     ds__host_unlock(a);
     if (over) DS_IGNORE(ds__segment_return(a, over));
-    return ds__pinned_check(a->dev);
+    return ds__pinned_check(a->dev, 2);
 }
 
 /* Notes that the graphs of a capture use the block. */
@@ -8197,7 +8210,8 @@ DSDEF ds_result (ds_pinned_record_use)(void *ptr, ds_stream stream) {
         if (r < 0) return r;
         if (hold) return ds__pinned_hold(ptr, hold);
     }
-    return ds__note_use(ptr, stream, 1, 1, 1);
+    ds_result r = ds__note_use(ptr, stream, 1, 1, 1);
+    return r == DS_OK ? ds__pinned_check(ds__pinned_used(), 2) : r;
 }
 
 DSDEF ds_result (ds_pinned_owns)(const void *ptr, int *out) {
@@ -8216,7 +8230,7 @@ DSDEF ds_result (ds_pinned_empty_cache)(size_t *out_released) {
     if (ds__captures_open()) return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "memory cannot be given back while a capture is open");
     size_t done = ds__pinned_flush();
     if (out_released) *out_released = done;
-    return ds__pinned_check(dev);
+    return ds__pinned_check(dev, 1);
 }
 
 DSDEF ds_result (ds_pinned_set_limit)(size_t bytes) {

@@ -405,6 +405,64 @@ static void test_the_short_text_ends_with_the_hint_whatever_the_names(void **sta
     }
 }
 
+/* ---- debug ---- */
+
+/* 1: what asks the driver for memory or gives it back sees that something is damaged; 2: every call. Told by the result, but by a free. */
+static char warned[400];
+static void keep_warning(const ds_log_item *item, void *user) {
+    (void)user;
+    if (item->level == DS_LOG_WARNING) snprintf(warned, sizeof warned, "%s", item->text);
+}
+static void test_each_level_of_debug_looks_at_its_calls(void **state) {
+    (void)state;
+    for (int level = 0; level <= 2; level++) {
+        const ds_result slow = level >= 1 ? DS_ERR_ILLEGAL_STATE : DS_OK, any = level >= 2 ? DS_ERR_ILLEGAL_STATE : DS_OK;
+        const ds_cpu_desc cpu = { .devices = 1 };
+        const ds_device d = ds_cpu(0);
+        ds_mem_config c = ds_mem_config_default();
+        ds_stream s, t;
+        ds_pool pool;
+        void *p, *q, *pinned;
+        c.debug = level;
+        assert_int_equal(ds_init(&(ds_init_desc){ .cpu = &cpu, .log_fn = keep_warning, .log_level = DS_LOG_WARNING }), DS_OK);
+        assert_int_equal(ds_mem_configure(d, &c), DS_OK);
+        assert_int_equal(ds_stream_create(&(ds_stream_desc){ .device = d }, &s), DS_OK);
+        assert_int_equal(ds_stream_create(&(ds_stream_desc){ .device = d }, &t), DS_OK);
+        assert_int_equal(ds_pool_create(&(ds_pool_desc){ .device = d }, &pool), DS_OK);
+        assert_int_equal(ds_mem_alloc(4096, s, &p), DS_OK);
+        assert_int_equal(ds_mem_alloc(4096, s, &q), DS_OK);
+        assert_int_equal(ds_mem_free(q), DS_OK); /* cached */
+        assert_int_equal(ds_pinned_alloc(4096, &pinned), DS_OK);
+        ds__arena *a = ds__mem_device_at(ds__backend_of(d), 0)->main.arenas, *host = ds__host.arena[0];
+        a->pending_bytes += 512;
+        host->pending_bytes += 512;
+        warned[0] = 0;
+        assert_int_equal(ds_mem_trim(d, SIZE_MAX, NULL), slow);
+        assert_int_equal(ds_mem_alloc(32 * MIB, s, &q), slow);
+        if (level == 0) assert_int_equal(ds_mem_free(q), DS_OK);
+        assert_int_equal(ds_mem_empty_cache(d, NULL), slow);
+        assert_int_equal(ds_pool_empty_cache(pool, NULL), slow);
+        assert_int_equal(ds_mem_alloc(4096, s, &q), any); /* cached */
+        if (!any) assert_int_equal(ds_mem_free(q), DS_OK);
+        assert_string_equal(warned, "");
+        assert_int_equal(ds_mem_record_use(p, t), any);
+        assert_int_equal(ds_mem_record_stream(p, t), any);
+        assert_int_equal(ds_mem_free(p), DS_OK);
+        assert_int_equal(strstr(warned, "bytes are pending") != NULL, level == 2);
+        assert_int_equal(ds_pinned_alloc(32 * MIB, &q), slow);
+        if (!slow) assert_int_equal(ds_pinned_free(q), DS_OK);
+        assert_int_equal(ds_pinned_alloc(4096, &q), any);
+        if (!any) assert_int_equal(ds_pinned_free(q), DS_OK);
+        assert_int_equal(ds_pinned_record_use(pinned, s), any);
+        assert_int_equal(ds_pinned_empty_cache(NULL), slow);
+        assert_int_equal(ds_pinned_free(pinned), any);
+        a->pending_bytes -= 512;
+        host->pending_bytes -= 512;
+        assert_int_equal(ds_mem_validate(d), DS_OK);
+        assert_int_equal(ds_shutdown(), DS_OK);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_presets_are_valid_and_as_documented),
@@ -421,7 +479,8 @@ int main(void) {
         cmocka_unit_test(test_cells_take_the_unit_of_their_first_row),
         cmocka_unit_test(test_sizes_change_their_unit_above_a_whole_one),
         cmocka_unit_test(test_each_hint_has_its_case),
-        cmocka_unit_test(test_the_short_text_ends_with_the_hint_whatever_the_names)
+        cmocka_unit_test(test_the_short_text_ends_with_the_hint_whatever_the_names),
+        cmocka_unit_test(test_each_level_of_debug_looks_at_its_calls)
     };
     return _cmocka_run_group_tests("memory options", tests, sizeof tests / sizeof tests[0], begin, NULL);
 }
