@@ -332,7 +332,7 @@ typedef struct ds_mem_stats {
 
 /** Statistics of a device, all pools together; all 0 before its first use. DS_DEVICE_HOST: pinned memory (ds_pinned_get_stats). */
 DSDEF DS_MUST_USE ds_result ds_mem_get_stats(ds_device device, ds_mem_stats *out);
-/** Statistics of one pool. */
+/** Statistics of one pool. Also of one that was destroyed, until a later pool takes its place: its peaks and totals, and what blocks of it there are still. */
 DSDEF DS_MUST_USE ds_result ds_pool_get_stats(ds_pool pool, ds_mem_stats *out);
 /** One value by torch's name ("allocated_bytes.all.current", "num_ooms"; "allocated.all.current" is "allocation.all.current"), if it lies within stats->size. */
 DSDEF DS_MUST_USE ds_result ds_mem_stat_by_name(const ds_mem_stats *stats, const char *name, int64_t *out);
@@ -1681,12 +1681,17 @@ static ds__mdevice *ds__mem_device(ds_device device) {
     return dev;
 }
 
+/* The pool of a handle, destroyed or not, until another takes its place; NULL: none. ds__m.lock is held. */
+static ds__mpool *ds__mpool_at(ds_pool pool) {
+    uint32_t index = (uint32_t)pool.id;
+    ds__mpool *p = index >= 1 && index <= ds__m.pool_count ? ds__m.pools[index - 1] : NULL;
+    return p && p->id == pool.id ? p : NULL;
+}
 /* The pool of a handle; NULL and the sentence: none. It stays until shutdown, so nobody needs to hold it. */
 static ds__mpool *ds__mpool_of(ds_pool pool) {
-    uint32_t index = (uint32_t)pool.id;
     pthread_mutex_lock(&ds__m.lock);
-    ds__mpool *p = index >= 1 && index <= ds__m.pool_count ? ds__m.pools[index - 1] : NULL;
-    if (p && (p->id != pool.id || p->dead)) p = NULL;
+    ds__mpool *p = ds__mpool_at(pool);
+    if (p && p->dead) p = NULL;
     pthread_mutex_unlock(&ds__m.lock);
     if (!p) ds__fail(DS_ERR_INVALID_HANDLE, pool.id ? "the pool was destroyed or never existed" : "no pool was given (the handle is zero)");
     return p;
@@ -5484,9 +5489,11 @@ DSDEF ds_result (ds_pool_get_stats)(ds_pool pool, ds_mem_stats *out) {
     size_t room = ds__stats_room(out, sizeof s);
     DS__ENTER("ds_pool_get_stats");
     DS__STATS_ROOM(room);
-    ds__mpool *p = ds__mpool_of(pool);
-    if (!p) return DS_ERR_INVALID_HANDLE;
-    ds__stats(p->dev, p, &s);
+    pthread_mutex_lock(&ds__m.lock); /* while it is held no pool takes another's place */
+    ds__mpool *p = ds__mpool_at(pool);
+    if (p) ds__stats(p->dev, p, &s);
+    pthread_mutex_unlock(&ds__m.lock);
+    if (!p) { (void)ds__mpool_of(pool); return DS_ERR_INVALID_HANDLE; } /* the sentence */
     ds__stats_give(out, &s, room);
     return DS_OK;
 }

@@ -433,7 +433,7 @@ static void test_wrong_calls_on_pools_are_refused(void **state) {
         refused(ds_pool_push(wrong[i]), DS_ERR_INVALID_HANDLE);
         refused(ds_pool_use_count(wrong[i], &n), DS_ERR_INVALID_HANDLE);
         refused(ds_pool_empty_cache(wrong[i], &bytes), DS_ERR_INVALID_HANDLE);
-        refused(ds_pool_get_stats(wrong[i], &stats), DS_ERR_INVALID_HANDLE);
+        if (i > 0) refused(ds_pool_get_stats(wrong[i], &stats), DS_ERR_INVALID_HANDLE); /* that of a destroyed one stays */
         refused(ds_capture_pool(s, wrong[i]), DS_ERR_INVALID_HANDLE);
         if (i < 2) {
             refused(ds_pool_id(wrong[i], id), DS_ERR_INVALID_HANDLE);
@@ -625,11 +625,31 @@ static void test_the_statistics_of_pools_are_part_of_the_devices(void **state) {
         check_invariants(0);
         ok(ds_mem_validate(harness_device(0)));
         int64_t small = stat(0, "reserved_bytes.all.current");
+        int64_t peak = pool_stat(b, "reserved_bytes.all.peak");
         ok(ds_mem_free(r));
         ok(ds_pool_destroy(b));
         assert_true(stat(0, "reserved_bytes.all.current") < small);
+        assert_true(peak > 0 && pool_stat(b, "reserved_bytes.all.peak") == peak); /* outlives the pool */
+        assert_int_equal(pool_stat(b, "reserved_bytes.all.current"), 0);
+        assert_int_equal(pool_stat(b, "allocation.all.allocated"), 0); /* reset above, and none since */
+        assert_int_equal(pool_stat(b, "allocation.all.freed"), 1);
         ok(ds_mem_free(out));
+        out = block_in(a, 900, s);
         ok(ds_pool_destroy(a));
+        assert_int_equal(pool_stat(a, "allocation.all.current"), 1); /* while someone has a block of it */
+        ok(ds_mem_free(out));
+        assert_int_equal(pool_stat(a, "allocation.all.current"), 0);
+        ok(ds_mem_empty_cache(harness_device(0), NULL));
+        assert_int_equal(pool_stat(a, "reserved_bytes.all.current"), 0);
+        ds_pool later[200]; /* one of them comes in its place, and begins at 0 */
+        ds_mem_stats gone = { .size = sizeof gone };
+        int n = 0;
+        while (n < 200 && ds_pool_get_stats(a, &gone) == DS_OK) {
+            later[n] = new_pool();
+            assert_int_equal(pool_stat(later[n++], "reserved_bytes.all.peak"), 0);
+        }
+        refused(ds_pool_get_stats(a, &gone), DS_ERR_INVALID_HANDLE);
+        while (n > 0) ok(ds_pool_destroy(later[--n]));
         ok(ds_stream_destroy(s));
         finish();
     }
