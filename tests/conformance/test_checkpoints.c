@@ -1,5 +1,6 @@
 /* Checkpoints of pools: the live blocks of an earlier moment come back, at their addresses, whatever was done since. */
 #include "alloc.h"
+#include "layout.h"
 
 enum { MOST = 64 };
 
@@ -8,12 +9,6 @@ static ds_pool pool_made(void) {
     ds_pool pool = { 0 };
     ok(ds_pool_create(&d, &pool));
     return pool;
-}
-static void *block_in(ds_pool pool, size_t size, ds_stream s) {
-    ok(ds_pool_push(pool));
-    void *p = block(size, s);
-    ok(ds_pool_pop());
-    return p;
 }
 static ds_stream stream_made(void) {
     ds_stream s = { 0 };
@@ -375,6 +370,34 @@ static void test_a_restore_without_memory_changes_nothing(void **state) {
     end_pool(pool, s, c);
 }
 
+/* What grew since stays, free, and is used before more grows. */
+static void test_a_growing_segment_keeps_its_growth_after_a_restore(void **state) {
+    (void)state;
+    harness_restart(NULL);
+    begin(PRESET_TORCH_GROWING);
+    ds_pool pool = pool_made();
+    ds_stream s = stream_made();
+    void *p = block_in(pool, 2 * MIB, s);
+    expect_layout(0, pool, "[2M live, 18M free]");
+    ds_pool_checkpoint *c = save(pool);
+    ok(ds_mem_free(p));
+    void *q = block_in(pool, 32 * MIB, s);
+    assert_ptr_equal(q, p);
+    expect_layout(0, pool, "[32M live, 8M free]");
+    changes seen = restore(pool, c);
+    assert_true(seen.freed == 1 && seen.freed_at[0] == q && seen.live == 1 && seen.live_at[0] == p);
+    expect_layout(0, pool, "[2M live, 38M free]");
+    q = block_in(pool, 38 * MIB, s);
+    expect_layout(0, pool, "[2M live, 38M live]");
+    assert_int_equal(ds_mem_reserved(harness_device(0)), 40 * MIB);
+    seen = restore(pool, c);
+    assert_true(seen.freed == 1 && seen.freed_at[0] == q && seen.live == 0);
+    q = block_in(pool, 50 * MIB, s);
+    expect_layout(0, pool, "[2M live, 50M live, 8M free]");
+    ok(ds_mem_free(p)); ok(ds_mem_free(q));
+    end_pool(pool, s, c);
+}
+
 const struct CMUnitTest tests_checkpoints[] = {
     DS_TEST(test_a_block_of_a_checkpoint_is_live_again, "torch: test_simple, test_assigning_back_deleter_fns_to_tensor"),
     DS_TEST(test_blocks_in_the_middle_of_a_segment_come_back, "torch: test_allocated_in_middle_of_segment"),
@@ -384,6 +407,7 @@ const struct CMUnitTest tests_checkpoints[] = {
     DS_TEST(test_frees_after_a_checkpoint_are_undone_one_by_one, "torch: test_additional_free_following_checkpoint"),
     DS_TEST(test_the_live_blocks_of_a_pool_are_compared_with_a_list, "torch: test_check_pool_live_allocations"),
     DS_TEST(test_captures_go_on_from_where_an_earlier_one_left_the_pool, "torch: checkpoints of graph trees"),
+    DS_TEST(test_a_growing_segment_keeps_its_growth_after_a_restore, "torch: test_expandable_segment_checkpoint_growth"),
     DS_TEST(test_a_checkpoint_whose_memory_was_given_back_is_refused, "alloc"),
     DS_TEST(test_a_checkpoint_with_a_hole_in_its_memory_is_refused, "alloc"),
     DS_TEST(test_what_others_still_use_is_neither_saved_nor_restored, "torch: checkpoints need that no events are pending"),
