@@ -8,6 +8,8 @@
 # - Every name of the list must be in the first column of its section, and every name there in the list.
 # - Every public function of the headers must be in the second column of some row.
 # - Every ds_ or DS_ name of the migration page must be declared in a header.
+# - Every class, function and attribute of the list must stand in back quotes in a first cell of its library's section of that page:
+#   "torch.mtia.Stream" is looked up under the heading that begins with torch, and of Event.record the word record.
 set -eu
 page=$1 log=$2 names=$3 migration=$4
 shift 4
@@ -73,6 +75,26 @@ END {
     while ((getline line < migration) > 0) {
         number++
         check(line, "(ds|DS)_[A-Za-z0-9_]+", declared, "is not declared in a header", "", migration)
+        if (line ~ /^## /) library = tolower(first(substr(line, 4)))
+        if (line !~ /^\|/) continue
+        split(line, cell, "|")
+        parts = split(cell[2], part, "`")
+        for (i = 2; i <= parts; i += 2)
+            while (match(part[i], /[A-Za-z0-9_]+/)) {
+                has[library, substr(part[i], RSTART, RLENGTH)] = 1
+                part[i] = substr(part[i], RSTART + RLENGTH)
+            }
+    }
+    for (i = 1; i <= names_listed; i++) {
+        split(order[i], part, SUBSEP)
+        name = part[2]
+        if (name ~ /\(/) continue
+        sub(/:.*/, "", name)
+        sub(/.*\./, "", name)
+        library = first(part[1])
+        if ((library, name) in has) continue
+        print migration ": " part[2] " of " part[1] " is in no row of the section for " library
+        bad++
     }
     for (i = 1; i <= names_listed; i++)
         if (!(order[i] in in_row)) {
@@ -92,6 +114,7 @@ END {
     printf "features: %d rows, %d names of the documents, %d public functions, %d names checked, %d wrong\n", rows, names_listed, functions, names, bad
     exit bad > 0
 }
+function first(text) { sub(/[^A-Za-z0-9_].*/, "", text); return text }
 function wrong(text, file) { print (file == "" ? page : file) ":" number ": " text; bad++ }
 # The names of a first cell; in Markdown they may have backslashes.
 function look_up(text,    part, parts, i) {
