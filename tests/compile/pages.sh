@@ -1,6 +1,7 @@
 #!/bin/sh
 # Looks for what the pages name and is not there: pages.sh [root]. In all .md files of the project it checks that
 # - each fence is three back quotes at the start of a line, with a language (c blocks are compiled and run by run.sh; output is text), and closed;
+#   and no code stands there by indentation, where nobody would try it;
 # - links to files, and to headings, lead somewhere;
 # - `make x` in back quotes or in a sh block is a target;
 # - words in back quotes or in a sh block that begin with a folder of the project are files or patterns of files;
@@ -44,9 +45,12 @@ awk -v folders="${folders%|}" '
         while (match($0, /(ds|DS|DEVSTREAM)_[A-Za-z0-9_]+/)) { known[substr($0, RSTART, RLENGTH)]; $0 = substr($0, RSTART + RLENGTH) }
         next
     }
-    FNR == 1 { if (inside) print last, "fence open"; inside = 0 }
+    FNR == 1 { if (inside) print last, "fence open"; inside = list = 0; blank = 1 }
     { last = FILENAME ":" FNR }
     /^ +```|^ *~~~/ { say("fence", "indented"); next }
+    !inside && /^(    |\t) *[^ ]/ && blank && !list { say("indented", "") }
+    { blank = /^[ \t]*$/ || !inside && blank && /^(    |\t)/ }
+    !inside && /^[^ \t]/ { list = /^([-*+]|[0-9]+[.)]) / }
     /^```/ {
         inside = !inside; language = $0; gsub(/[` \t]/, "", language)
         if (inside && language !~ /^(c|cuda|sh|text|json|dot|cmake|make|diff)$/) say("fence", language == "" ? "bare" : language)
@@ -66,6 +70,8 @@ while read -r where kind value; do
     case $kind in
     fence)
         echo "$where: a fence of the language '$value': use c, cuda, sh, or text" ;;
+    indented)
+        echo "$where: code by indentation: put it between fences" ;;
     name)
         echo "$where: there is no $value in the sources" ;;
     section)

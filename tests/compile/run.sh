@@ -219,7 +219,7 @@ if [ -z "$fast$label" ]; then
         cp \$I/*.h . && cp -r \$root/kernels . && cp \$root/examples/hello.c app.c
         awk -v want=blocks -v page=docs/cuda.md -f \$T/extract.awk \$root/docs/cuda.md && cp 1.cu scale.cu
         for file in \$root/README.md \$root/docs/*.md; do awk -v want=commands -f \$T/extract.awk \$file; done |
-            grep '^\\(cc\\|clang\\|nvcc\\) .*\\(app\\.c\\|scale\\.cu\\)' | sort -u >commands
+            grep '^\\(cc\\|clang\\|nvcc\\) .*\\(app\\.c\\|scale\\.cu\\)' | grep -v pkg-config | sort -u >commands
         ran=0
         while read -r command; do
             case \$command in

@@ -34,6 +34,8 @@ sed -n 's/^DSDEF [^(]*[ *]\(ds_[a-z0-9_]*\)(.*/\1/p' "$root"/devstream*.h | sort
 cp "$root/examples/hello.c" app.c
 sed '/^#define DEVSTREAM_IMPLEMENTATION/d' app.c >main.c
 use=$root/tests/compile/use.c # C and C++
+# The commands of docs/install.md: for a program with the implementation, for one with the shared and for one with the static library.
+awk -v want=commands -f "$root/tests/compile/extract.awk" "$root/docs/install.md" | sed -n "/pkg-config/s|^cc |$CC -O0 |p" >commands
 
 # ---- what is installed ----
 
@@ -70,14 +72,15 @@ needs() { readelf -d "$1" | sed -n 's/.*NEEDED.*\[\(.*\)\].*/\1/p'; }
 if command -v pkg-config >/dev/null; then
     t "pkg-config: the version is $version" "[ \"\$(pkg-config --modversion devstream devstream-static | uniq)\" = $version ]"
     t "pkg-config, headers only: runs" "
-        $CC -std=c11 -O0 app.c \$(pkg-config --cflags devstream) -o app && ./app | grep 'hello from the stream, world'
+        [ \$(wc -l <commands) = 3 ]
+        eval \"\$(sed -n 1p commands)\" && ./app | grep 'hello from the stream, world'
         needs app | grep devstream && exit 1 || true"
     t "pkg-config, shared library: runs" "
-        $CC -std=c11 -O0 main.c \$(pkg-config --cflags --libs devstream) -o main
+        eval \"\$(sed -n 2p commands)\"
         needs main | grep -x libdevstream.so.$series
         LD_LIBRARY_PATH=usr/lib ./main | grep 'hello from the stream, world'"
     t "pkg-config, static library: runs" "
-        $CC -std=c11 -O0 main.c \$(pkg-config --cflags --libs devstream-static) -o main && ./main | grep 'hello from the stream, world'
+        eval \"\$(sed -n 3p commands)\" && ./main | grep 'hello from the stream, world'
         needs main | grep devstream && exit 1 || true"
     t "pkg-config, all examples, shared library: build" "
         for f in $root/examples/*.c; do
@@ -94,9 +97,9 @@ fi
 
 # ---- CMake ----
 
-project() { # project FOLDER: the one of docs/install.md, and a program with the static library
+project() { # project FOLDER [BLOCKS]: the first blocks (1) of docs/install.md, and a program with the static library
     mkdir "$1" && cp app.c main.c "$1"
-    awk '/^```/ { if (on) exit; on = /^```cmake/; next } on' "$root/docs/install.md" >"$1/CMakeLists.txt"
+    awk -v last="${2:-1}" '/^```/ { on = /^```cmake/ && ++n <= last; next } on' "$root/docs/install.md" >"$1/CMakeLists.txt"
     printf '%s\n' 'add_executable(fixed main.c)' 'target_link_libraries(fixed PRIVATE devstream::static)' >>"$1/CMakeLists.txt"
 }
 asks() { # asks FOLDER VERSION: configures a project that wants this version
@@ -175,6 +178,12 @@ END
         sed -i '/(app /d' with/CMakeLists.txt
         cmake -S with -B with/build -DCMAKE_PREFIX_PATH=$dir/cuda && cmake --build with/build
         for p in main fixed; do with/build/\$p >out && grep -i '^cuda' out && ! grep 'not compiled in' out; done"
+    command -v cmake >/dev/null && t "with CUDA: CMake, both blocks of docs/install.md, the implementation in the program: run" "
+        project both 2 && cp cuda.c both/main.c && { echo '#define DEVSTREAM_IMPLEMENTATION'; cat cuda.c; } >both/app.c
+        grep CUDAToolkit both/CMakeLists.txt
+        cmake -S both -B both/build -DCMAKE_PREFIX_PATH=$dir/cuda -DCUDAToolkit_ROOT=$CUDA_HOME && cmake --build both/build
+        for p in app main fixed; do both/build/\$p >out && grep -i '^cuda' out && ! grep 'not compiled in' out; done
+        [ -z \"\$(needs both/build/app | grep devstream)\" ]"
 else
     skip "with CUDA: no toolkit with a static cudart (CUDA_HOME)"
 fi
