@@ -67,7 +67,8 @@ enum { BENCH_QUEUE, BENCH_COPY, BENCH_OTHER };
     X(random_256m, COPY, "uniform float32 in 256 MiB", "GB/s", SHARE, 0.60, NULL) \
     X(compile_decl, OTHER, "compile time, declarations", "ms", MOST, 50, \
       "Compiling a file that takes in devstream.h, less compiling an empty file, at -O2.") \
-    X(compile_impl, OTHER, "compile time, implementation", "ms", MOST, 1500, "The same for devstream.c.")
+    X(compile_impl, OTHER, "compile time, implementation", "ms", MOST, 1500, \
+      "The same with DEVSTREAM_IMPLEMENTATION: the core with the CPU driver.")
 #define BENCH_COPY_NOTE \
     "Device to device on one stream, each followed by a wait; bytes written by time. Limit: the best of memcpy, rep movsb " \
     "and non-temporal stores, each on 1 and 2 threads that need no waking, on the same memory, taken in turn with the copies."
