@@ -378,7 +378,7 @@ enum {
 
 /** What ds_stream_create takes; zero means default. */
 typedef struct ds_stream_desc {
-    ds_device device;  /**< zeroed: the thread's current device */
+    ds_device device;  /**< zeroed: the thread's current device; a negative index: the current one of its type, else the type's first */
     int priority;      /**< lower is more urgent; outside of the range it is clamped, as CUDA does */
     unsigned flags;    /**< DS_STREAM_BLOCKING or 0 */
     const char *label; /**< for messages and reports; copied; may be NULL */
@@ -8442,7 +8442,8 @@ DSDEF ds_result (ds_stream_create)(const ds_stream_desc *desc, ds_stream *out) {
     DS__REQUIRE(out, "out is NULL");
     if (!desc) desc = &none;
     DS__REQUIRE((desc->flags & ~(unsigned)DS_STREAM_BLOCKING) == 0, "unknown flags %#x", desc->flags);
-    ds_device device = desc->device;
+    ds_device device = desc->device, now = ds__thread_device();
+    if (device.index < 0) device.index = device.type == now.type ? now.index : 0;
     DS__RESOLVE(device);
     return ds__stream_new(device, DS__STREAM_NEW, desc->flags, desc->priority, desc->label, out);
 }

@@ -91,26 +91,52 @@ static void test_presets_have_the_defaults_of_their_libraries(void **state) {
 }
 
 static void test_creation_refuses_wrong_arguments_and_gives_no_stream(void **state) {
-    ds_device beyond = harness_device(0), negative = beyond;
+    ds_device beyond = harness_device(0);
     (void)state;
     beyond.index = 100;
-    negative.index = -1;
     const struct { ds_stream_desc desc; ds_result code; } wrong[] = {
         { { .flags = 2 }, DS_ERR_INVALID_VALUE },
         { { .flags = 0x80000000u }, DS_ERR_INVALID_VALUE },
         { { .device = beyond }, DS_ERR_DEVICE_RANGE },
         { { .device = { 77, 0 } }, DS_ERR_INVALID_DEVICE },
+        { { .device = { 77, -1 } }, DS_ERR_INVALID_DEVICE },
+        { { .device = { DS_DEVICE_HOST, 0 } }, DS_ERR_INVALID_DEVICE },
+        { { .device = { DS_DEVICE_HOST, -1 } }, DS_ERR_INVALID_DEVICE },
+        { { .device = { DS_DEVICE_CURRENT, 1 } }, DS_ERR_INVALID_VALUE },
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         ds_stream s = { 5 };
         refused(ds_stream_create(&wrong[i].desc, &s), wrong[i].code);
         assert_int_equal(s.id, 0);
     }
-    ds_stream s = { 5 };
-    refused_any(ds_stream_create(&(ds_stream_desc){ .device = negative }, &s));
-    refused_any(ds_stream_create(&(ds_stream_desc){ .device = { DS_DEVICE_HOST, 0 } }, &s));
-    assert_int_equal(s.id, 0);
     refused(ds_stream_create(NULL, NULL), DS_ERR_INVALID_VALUE);
+}
+
+static void test_a_negative_index_creates_on_the_current_device(void **state) {
+    const int types[] = { DS_DEVICE_CURRENT, harness_device(0).type };
+    (void)state;
+    for (int current = 0; current < 2; current++) {
+        ok(ds_device_push(harness_device(current)));
+        for (int i = 0; i < 4; i++) {
+            ds_device d = { types[i / 2], i % 2 ? INT32_MIN : -1 };
+            ds_stream s;
+            ok(ds_stream_create(&(ds_stream_desc){ .device = d }, &s));
+            ok(ds_stream_device(s, &d));
+            assert_int_equal(d.type, harness_device(0).type);
+            assert_int_equal(d.index, current);
+            ok(ds_stream_destroy(s));
+        }
+        ok(ds_device_pop());
+    }
+    if (!ds_is_available(DS_DEVICE_CPU) || harness_is_cpu()) return;
+    ds_stream s;
+    ds_device d;
+    ok(ds_device_push(harness_device(1)));
+    ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cpu(-1) }, &s)); /* a type that is not the current device's: its first */
+    ok(ds_stream_device(s, &d));
+    assert_true(d.type == DS_DEVICE_CPU && d.index == 0);
+    ok(ds_stream_destroy(s));
+    ok(ds_device_pop());
 }
 
 static void test_priorities_are_clamped_and_the_request_is_kept(void **state) {
@@ -1443,6 +1469,7 @@ const struct CMUnitTest tests_streams[] = {
     DS_TEST(test_flags_are_reported_as_given, "peers 12"),
     DS_TEST(test_presets_have_the_defaults_of_their_libraries, "peers 12 a.7"),
     DS_TEST(test_creation_refuses_wrong_arguments_and_gives_no_stream, "peers 59"),
+    DS_TEST(test_a_negative_index_creates_on_the_current_device, "torch 1.2"),
     DS_TEST(test_priorities_are_clamped_and_the_request_is_kept, "peers 13, torch 24"),
     DS_TEST(test_paddles_priorities_are_translated_and_others_refused, "peers a.7"),
     DS_TEST(test_labels_are_copied_and_cut_to_the_buffer, "streams"),
