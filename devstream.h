@@ -592,9 +592,10 @@ typedef struct ds_pointer_info {
 } ds_pointer_info;
 
 /** Allocates size bytes of device memory, aligned to 512 (on CUDA: as cudaMalloc does, to 256 at least). Does not wait for any work. size 0 gives NULL and DS_OK.
-    Uninitialised. (Plain; devstream_alloc.h has the caching allocator.) */
+    Uninitialised. DS_ERR_OUT_OF_MEMORY: the device is full. (Plain; devstream_alloc.h has the caching allocator.) */
 DSDEF DS_MUST_USE ds_result ds_alloc(ds_device device, size_t size, void **out);
-/** Allocates height rows of width bytes; *out_pitch is the distance of rows in bytes. Else as ds_alloc. */
+/** Allocates height rows of width bytes; *out_pitch is the distance of rows in bytes. DS_ERR_INVALID_VALUE: more bytes than a
+    size_t counts. Else as ds_alloc. */
 DSDEF DS_MUST_USE ds_result ds_alloc_pitch(ds_device device, size_t width, size_t height, void **out, size_t *out_pitch);
 /** Frees device memory. Blocks until all work of its device is done, as cudaFree does; not that of other devices whose streams
     copy to or from it. NULL is allowed. Anything that is

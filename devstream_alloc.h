@@ -487,7 +487,8 @@ struct ds_resource {
     void *user;                    /**< is handed to both */
 };
 
-/** Allocates from a resource. size 0 gives NULL and DS_OK. */
+/** Allocates from a resource. size 0 gives NULL and DS_OK. DS_ERR_OUT_OF_MEMORY: it has no more; DS_ERR_LIMIT_EXCEEDED: a limit stands in the way, ds_resource_limit's or
+    the allocator's; what a function of the program returns; DS_ERR_INVALID_VALUE: an alignment that is no power of two, or more than the resource gives. */
 DSDEF DS_MUST_USE ds_result ds_resource_alloc(const ds_resource *resource, size_t size, size_t alignment, ds_stream stream, void **out);
 /** Gives it back. NULL is allowed. */
 DSDEF DS_MUST_USE ds_result ds_resource_free(const ds_resource *resource, void *ptr, size_t size, ds_stream stream);

@@ -3895,7 +3895,7 @@ static ds_result ds__cpu_take(int device, size_t size) {
     size_t used = atomic_load(&d->used);
     do {
         if (size > d->limit || used > d->limit - size)
-            return ds__fail(DS_ERR_LIMIT_EXCEEDED, "%zu bytes do not fit on cpu:%d: %zu of %zu bytes are in use", size, device,
+            return ds__fail(DS_ERR_OUT_OF_MEMORY, "%zu bytes do not fit on cpu:%d: %zu of %zu bytes are in use", size, device,
                             used, d->limit);
     } while (!atomic_compare_exchange_weak(&d->used, &used, used + size));
     return DS_OK;

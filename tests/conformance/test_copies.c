@@ -315,6 +315,16 @@ static void test_alloc_does_not_wait_for_the_device(void **state) {
     ok(ds_stream_destroy(s));
 }
 
+static void test_a_full_device_is_out_of_memory(void **state) {
+    size_t total;
+    void *d = &total;
+    (void)state;
+    ok(ds_device_memory_info(device(0), NULL, &total));
+    refused(ds_alloc(device(0), total + 1, &d), DS_ERR_OUT_OF_MEMORY);
+    assert_null(d);
+    refused(ds_alloc_pitch(device(0), total / 2, 3, &(void *){ NULL }, &(size_t){ 0 }), DS_ERR_OUT_OF_MEMORY);
+}
+
 /* ---- two-dimensional ---- */
 
 /* Both buffers end with the last row's last byte: the padding behind it is not theirs. */
@@ -683,9 +693,9 @@ static void memory_is_limited(const ds_init_desc *init, size_t limit) {
     assert_true(free1 <= free0 - ((size_t)5 << 20));
     ok(ds_device_memory_info(ds_cpu(1), &free1, &total));
     assert_int_equal(free1, limit); /* each device has its own */
-    refused(ds_alloc(ds_cpu(0), (size_t)5 << 20, &c), DS_ERR_LIMIT_EXCEEDED);
+    refused(ds_alloc(ds_cpu(0), (size_t)5 << 20, &c), DS_ERR_OUT_OF_MEMORY);
     assert_null(c);
-    refused(ds_alloc(ds_cpu(0), limit + 1, &c), DS_ERR_LIMIT_EXCEEDED);
+    refused(ds_alloc(ds_cpu(0), limit + 1, &c), DS_ERR_OUT_OF_MEMORY);
     ok(ds_alloc(ds_cpu(1), (size_t)5 << 20, &b));
     ok(ds_free(a));
     ok(ds_device_memory_info(ds_cpu(0), &free1, NULL));
@@ -785,6 +795,7 @@ const struct CMUnitTest tests_copies[] = {
     DS_TEST(test_the_source_of_a_pageable_copy_may_be_used_again_at_once, "peers b.1"),
     DS_TEST(test_free_host_free_and_unregister_wait_for_the_device, "peers b.1"),
     DS_TEST(test_alloc_does_not_wait_for_the_device, "peers b.1"),
+    DS_TEST(test_a_full_device_is_out_of_memory, "memory"),
     DS_TEST(test_pitched_copies_touch_only_their_rows, "copies"),
     DS_TEST(test_pitched_copies_refuse_wrong_arguments, "copies"),
     DS_TEST(test_pitched_memory_is_wide_enough_and_aligned, "memory"),

@@ -89,7 +89,12 @@ static void test_every_source_of_devices_memory_is_a_resource(void **state) {
     ds_stream s = stream(0);
     ds_resource r;
     ds_pool pool;
+    size_t total;
+    void *none = &r;
     ok(ds_resource_of_device(harness_device(0), &r));
+    ok(ds_device_memory_info(harness_device(0), NULL, &total));
+    refused(ds_resource_alloc(&r, total + 1, 0, s, &none), DS_ERR_OUT_OF_MEMORY);
+    assert_null(none);
     works(&r, s);
     ok(ds_resource_of_pool((ds_pool){ 0 }, &r));
     works(&r, s);
@@ -100,6 +105,7 @@ static void test_every_source_of_devices_memory_is_a_resource(void **state) {
     assert_int_equal(pool_stat(pool, "allocation.all.allocated"), 3);
     ok(ds_pool_destroy(pool));
     ok(ds_resource_of_driver_pool(&r));
+    refused(ds_resource_alloc(&r, total + 1, 0, s, &none), DS_ERR_OUT_OF_MEMORY);
     works(&r, s);
     ok(ds_stream_destroy(s));
     finish();
