@@ -36,8 +36,8 @@
        DEVSTREAM_PER_THREAD_DEFAULT_STREAM  with the implementation: ds_stream_default() is the per-thread stream
        DEVSTREAM_NO_NVTX         with the implementation: ranges do not go to NVIDIA's tools. They do when the compiler finds
                                  <nvtx3/nvToolsExt.h>, which needs no library (before glibc 2.34: -ldl)
-   Environment, read once at the first call: DEVSTREAM_CPU_DEVICES, DEVSTREAM_CPU_WORKERS, DEVSTREAM_CPU_INLINE,
-       DEVSTREAM_CPU_SEED, DEVSTREAM_LAYERS, DEVSTREAM_FAULT, DEVSTREAM_LOG (0 to 4: silent, error, warning, info, debug),
+   Environment, read once at the first call: DEVSTREAM_CPU_DEVICES, DEVSTREAM_CPU_WORKERS, DEVSTREAM_CPU_MEMORY,
+       DEVSTREAM_CPU_INLINE, DEVSTREAM_CPU_SEED, DEVSTREAM_LAYERS, DEVSTREAM_FAULT, DEVSTREAM_LOG (0 to 4: silent, error, warning, info, debug),
        DEVSTREAM_PER_THREAD_DEFAULT_STREAM, DEVSTREAM_SYNC_DEBUG (default, warn, error). When it is needed: DEVSTREAM_NVML (another name of libnvidia-ml.so.1).
 
    Contents: results; initialisation; devices; streams; the current stream; events; memory; copies and fills;
@@ -52,8 +52,8 @@
    - A call blocks only where its comment says so.
    - Handles are small structs, passed by value; a destroyed or invented one is DS_ERR_INVALID_HANDLE, never a crash.
    - A handle or pointer that a failed call was to give is 0 or NULL.
-   - Any call may also say what no comment repeats: DS_ERR_INVALID_VALUE of a pointer that must not be NULL, a text that has no room or an
-     unknown flag; the results for a device that is not there; DS_ERR_OUT_OF_MEMORY; DS_ERR_DRIVER and DS_ERR_SYSTEM with the code in
+   - Any call may also say what no comment repeats: DS_ERR_INVALID_VALUE of a pointer that must not be NULL, a text that has no room, an
+     unknown flag or a number outside of what the comment allows; the results for a device that is not there; DS_ERR_OUT_OF_MEMORY; DS_ERR_DRIVER and DS_ERR_SYSTEM with the code in
      the sentence; DS_ERR_FAILED on a device that has failed; DS_ERR_FORKED; those of capture (ds_capture_mode).
 
    Known gaps: Linux on x86-64 and aarch64 only. Collectives stay within one process. CPU
@@ -402,7 +402,7 @@ DSDEF DS_MUST_USE ds_result ds_priority_from_paddle(int paddle_priority, int *ou
 
 /** Creates a stream, which is the caller's to destroy. desc NULL: non-blocking, of priority 0, on the current device. */
 DSDEF DS_MUST_USE ds_result ds_stream_create(const ds_stream_desc *desc, ds_stream *out);
-/** Gives one more owner to a stream that was created or wrapped; each needs its own ds_stream_destroy. */
+/** Gives one more owner to a stream that was created or wrapped; each needs its own ds_stream_destroy. DS_ERR_INVALID_VALUE: a default stream. */
 DSDEF DS_MUST_USE ds_result ds_stream_retain(ds_stream stream);
 /** Ends one ownership. With the last one the handle is invalid at once, pending work still runs, and the stream is freed
     after it. Returns at once. The legacy and per-thread streams are not yours: DS_ERR_INVALID_VALUE. */
@@ -471,7 +471,7 @@ DSDEF int ds_stream_equal(ds_stream a, ds_stream b);
 /* ---- the current stream -------------------------------------------------------------------------------------- */
 
 enum {
-    DS_PUSH_STRICT = 1,   /**< refuse a stream whose device is not the current one (CuPy's rule) */
+    DS_PUSH_STRICT = 1,   /**< refuse a stream whose device is not the current one (CuPy's rule): DS_ERR_DEVICE_MISMATCH */
     DS_PUSH_WAIT_PREV = 2,/**< on entry the pushed stream waits for the stream that was current on its device */
     DS_POP_WAIT_BACK = 4  /**< on exit the stream restored on that device waits for the pushed one */
 };
@@ -514,7 +514,8 @@ enum {
     DS_EVENT_DEFAULT = 0,       /**< no timing: the cheapest */
     DS_EVENT_TIMING = 1,        /**< keeps the time at which the record is reached */
     DS_EVENT_BLOCKING_WAIT = 2, /**< ds_event_synchronize sleeps at once instead of spinning first */
-    DS_EVENT_INTERPROCESS = 4,  /**< may be shared between processes (ds_event_export); not with DS_EVENT_TIMING */
+    DS_EVENT_INTERPROCESS = 4,  /**< may be shared between processes (ds_event_export); not with DS_EVENT_TIMING. On CPU devices a process can have 65,536 that were
+                                     recorded or exported: of one more the first record or export is DS_ERR_LIMIT_EXCEEDED */
     DS_EVENT_CUPY = 1           /**< CuPy's default: timing on */
 };
 
@@ -529,7 +530,7 @@ DSDEF DS_MUST_USE ds_result ds_event_record(ds_event event, ds_stream stream);
 /** Creates an event with these flags and records it on the stream; it is the caller's to destroy. */
 DSDEF DS_MUST_USE ds_result ds_stream_record_new(ds_stream stream, unsigned flags, ds_event *out);
 /** Later work on the stream starts after the event's record as of this call, whatever is recorded afterwards. The stream
-    may be on another device of the same driver. An unrecorded event is complete. Returns at once. */
+    may be on another device of the same driver; one of another driver is DS_ERR_CROSS_DRIVER. An unrecorded event is complete. Returns at once. */
 DSDEF DS_MUST_USE ds_result ds_stream_wait_event(ds_stream stream, ds_event event);
 /** Later work on the stream starts after all work put on `other` before this call. Needs no event; returns at once. A stream of
     another driver is DS_ERR_CROSS_DRIVER. */
@@ -538,7 +539,7 @@ DSDEF DS_MUST_USE ds_result ds_stream_wait_stream(ds_stream stream, ds_stream ot
     launch: who waits for it after that call waits for this launch's record). */
 DSDEF DS_MUST_USE ds_result ds_event_record_external(ds_event event, ds_stream stream);
 /** As ds_stream_wait_event, but on a capturing stream it becomes a node of the graph: each launch waits for the event's record as
-    of the launch. */
+    of the launch. DS_ERR_CROSS_DRIVER: an event of another driver, here too. */
 DSDEF DS_MUST_USE ds_result ds_stream_wait_event_external(ds_stream stream, ds_event event);
 /** DS_OK when the record is reached (or there is none), DS_NOT_READY, or DS_ERR_FAILED. Never blocks. */
 DSDEF DS_MUST_USE ds_result ds_event_query(ds_event event);
@@ -966,7 +967,8 @@ typedef struct ds_graph_exec_desc {
 
 /** Makes an executable copy of the graph as it is now. desc may be NULL. The sentence of an error names the node. */
 DSDEF DS_MUST_USE ds_result ds_graph_instantiate(ds_graph graph, const ds_graph_exec_desc *desc, ds_graph_exec *out);
-/** Prepares the executable on the device, in stream order; runs none of it. Not needed: the first launch does it. */
+/** Prepares the executable on the device, in stream order; runs none of it. Not needed: the first launch does it.
+    DS_ERR_CROSS_DRIVER: a stream of the other driver. */
 DSDEF DS_MUST_USE ds_result ds_graph_upload(ds_graph_exec exec, ds_stream stream);
 /** Puts a launch on a stream of the same driver; returns at once. Launches of one executable run one after another, also on
     different streams. On a capturing stream it becomes a child node. DS_ERR_CROSS_DRIVER: a stream of the other driver. */
@@ -1047,7 +1049,7 @@ typedef struct ds_capture_info {
     DS_ERR_ILLEGAL_STATE, and that capture goes on. */
 DSDEF DS_MUST_USE ds_result ds_capture_begin(ds_stream stream, ds_capture_mode mode);
 /** As ds_capture_begin, into a graph that is there; the first node will start after `dependencies`. ds_capture_end gives the same graph;
-    if the capture fails, the nodes that it added stay. On CUDA it needs 12.3. */
+    if the capture fails, the nodes that it added stay. On CUDA it needs 12.3. DS_ERR_CROSS_DRIVER: a graph of the other driver. */
 DSDEF DS_MUST_USE ds_result ds_capture_begin_to_graph(ds_stream stream, ds_graph graph, const ds_graph_node *dependencies, size_t count,
                                                       ds_capture_mode mode);
 /** Ends the capture that began on this stream and gives its graph, which is the caller's. Errors that leave the capture open:

@@ -182,7 +182,8 @@ typedef void (*ds_mem_block_fn)(const ds_mem_block *block, void *user);
 /** The live block that an address lies in. DS_ERR_INVALID_VALUE when there is none. */
 DSDEF DS_MUST_USE ds_result ds_mem_find(const void *ptr, ds_mem_block *out);
 
-/** Blocks that the thread allocates from now on belong to `label` (not copied), until the pop. Nests. Callable anywhere. */
+/** Blocks that the thread allocates from now on belong to `label` (not copied), until the pop. Nests, 32 deep: under further ones blocks belong to
+    the 32nd. Callable anywhere. */
 DSDEF void ds_mem_label_push(const char *label);
 /** Ends the innermost label. Callable anywhere. */
 DSDEF void ds_mem_label_pop(void);
@@ -227,7 +228,8 @@ DSDEF DS_MUST_USE ds_result ds_pool_push(ds_pool pool);
 /** Ends the innermost ds_pool_push of the thread. DS_ERR_ILLEGAL_STATE when there is none. */
 DSDEF DS_MUST_USE ds_result ds_pool_pop(void);
 /** What the capture of a stream that has just begun takes its memory from; so that several graphs, which must not run at the same time, share it.
-    Must be called before the capture allocates. Without it each capture has a pool of its own. */
+    Must be called before the capture allocates. Without it each capture has a pool of its own. DS_ERR_ILLEGAL_STATE: the stream does not capture, or its capture
+    has allocated already; DS_ERR_DEVICE_MISMATCH: the pool is of another device. */
 DSDEF DS_MUST_USE ds_result ds_capture_pool(ds_stream stream, ds_pool pool);
 /** Owners of a pool: its handle, pushes, captures and graphs. */
 DSDEF DS_MUST_USE ds_result ds_pool_use_count(ds_pool pool, int *out);
@@ -525,7 +527,7 @@ typedef struct ds_resource_stats {
 } ds_resource_stats;
 /** Statistics since the resource was made, or since the innermost push. */
 DSDEF DS_MUST_USE ds_result ds_resource_get_stats(const ds_resource *resource, ds_resource_stats *out);
-/** Counts from 0 until the matching pop. Nests, 16 deep. */
+/** Counts from 0 until the matching pop. Nests, 16 deep; one more is DS_ERR_ILLEGAL_STATE. */
 DSDEF DS_MUST_USE ds_result ds_resource_push_stats(const ds_resource *resource);
 /** What was counted since the matching push (out may be NULL), which is now part of what was counted before. DS_ERR_ILLEGAL_STATE when there was none. */
 DSDEF DS_MUST_USE ds_result ds_resource_pop_stats(const ds_resource *resource, ds_resource_stats *out);
@@ -549,11 +551,14 @@ typedef struct ds_ipc_mem_handle {
 DSDEF DS_MUST_USE ds_result ds_mem_export(const void *ptr, ds_ipc_mem_handle *out);
 /** Makes another process's block appear here, on a device of the same kind; `stream`, of that device, goes on behind what the exporter had put on the block's
     stream, and others must be ordered after it. *out is what `ptr` was there, under an address of this process. Of a block that is imported
-    several times there is one mapping. Each import is to be ended by a ds_mem_import_close. At most 62 processes can have a block.
-    DS_ERR_PEER_DIED: the exporter has ended. DS_ERR_INVALID_HANDLE: it has freed the block. DS_ERR_ILLEGAL_STATE: it is this process. */
+    several times there is one mapping. Each import is to be ended by a ds_mem_import_close. At most 62 processes can have a block: DS_ERR_LIMIT_EXCEEDED.
+    DS_ERR_PEER_DIED: the exporter has ended. DS_ERR_INVALID_HANDLE: it has freed the block. DS_ERR_ILLEGAL_STATE: it is this process. DS_ERR_CROSS_DRIVER: the memory is of
+    devices of the other kind. DS_ERR_DEVICE_MISMATCH: the stream is of another device. DS_ERR_CAPTURE_UNSUPPORTED: it captures. DS_ERR_UNSUPPORTED: a newer devstream has made
+    the handle. */
 DSDEF DS_MUST_USE ds_result ds_mem_import(ds_device device, const ds_ipc_mem_handle *handle, ds_stream stream, void **out);
 /** Ends one import of the block that holds `ptr`: the stream, of any device of the driver, has been given its last use here, and the exporter may use
-    the memory again when it has come there. Returns at once (it waits for a stream that has failed). */
+    the memory again when it has come there. Returns at once (it waits for a stream that has failed). DS_ERR_INVALID_VALUE: nothing that was imported.
+    DS_ERR_CROSS_DRIVER: a stream of the other driver. DS_ERR_CAPTURE_UNSUPPORTED: it captures. */
 DSDEF DS_MUST_USE ds_result ds_mem_import_close(void *ptr, ds_stream stream);
 /** Gives freed blocks that no other process has any more back to their pools, and closes segments of others that are not needed. That is done
     by the way too, when blocks are exported, imported, closed or freed and when memory is short. Callable at any time. */

@@ -184,7 +184,15 @@ typedef enum ds_reduce_op {
    wait, in pageable memory as in ds_copy. Data types must agree. Host memory is read and written on the stream that the options give for it, else on the first one that takes part.
    Results that a collective makes are freed with ds_tensor_free; those in host memory are pinned. In C an array of results (ds_tensor *[]) is cast to be one of inputs:
    (const ds_tensor *const *)out. Tensors that are written may share no memory with others unless a function says so; that is refused where both are dense, and is the caller's care
-   otherwise. A call that has nothing to do, because everything is empty, orders nothing. */
+   otherwise. A call that has nothing to do, because everything is empty, orders nothing.
+   What any of them may say; the sentence names the tensor and the numbers:
+       DS_ERR_INVALID_VALUE      shapes, types or sizes that do not agree, a dimension that is not there, shared memory, a plan that does not fit
+       DS_ERR_INVALID_HANDLE     a stream that is none any more
+       DS_ERR_INVALID_DEVICE     a tensor on the host where it must be on a device; no device and no stream at all
+       DS_ERR_DEVICE_MISMATCH    a stream is not on its tensor's device; memory is elsewhere than its tensor says; no input is on the destination
+       DS_ERR_CROSS_DRIVER       devices of both drivers in one collective
+       DS_ERR_UNSUPPORTED        elements of less than a byte, or a type that cannot be reduced
+       DS_ERR_OUT_OF_MEMORY, DS_ERR_LIMIT_EXCEEDED  for a result or for what is packed on the way */
 
 enum {
     DS_COMM_ALIAS = 1,    /**< a result that would equal a tensor which is where it is wanted shows that tensor's memory instead of a copy (torch); its stream takes no part then */
@@ -293,7 +301,7 @@ DSDEF DS_MUST_USE ds_result ds_topology_read(const char *path, ds_topology **out
 enum { DS_TOPOLOGY_PROBE = 1 /**< measure each pair by short copies: below 200 ms for 8 devices, once in a process */ };
 /** The topology of devices that are here. Who reaches whom, NVLink, copy engines and the rate of the memory are asked of the driver; switches of PCIe, how fast links are, and sockets of the
     system (/sys, or where DEVSTREAM_SYSFS says); where that says nothing, each device counts as a card on a PCIe link of one socket. flags: DS_TOPOLOGY_PROBE or 0.
-    With DS_TOPOLOGY_PROBE it waits for its copies: rate and latency of each pair in both directions, and whether both at once are slower. */
+    DS_ERR_CROSS_DRIVER: devices of both drivers. With DS_TOPOLOGY_PROBE it waits for its copies: rate and latency of each pair in both directions, and whether both at once are slower. */
 DSDEF DS_MUST_USE ds_result ds_topology_of_devices(const ds_device *devices, size_t count, unsigned flags, ds_topology **out);
 /** Frees a topology; NULL is allowed. */
 DSDEF void ds_topology_free(ds_topology *topology);

@@ -99,7 +99,8 @@ typedef struct ds_rng_info {
 DSDEF DS_MUST_USE ds_result ds_rng_create(const ds_rng_desc *desc, ds_rng *out);
 /** Makes one in the same state (torch's clone_state). DS_ERR_CAPTURE_UNSUPPORTED while a capture that uses the generator is open. */
 DSDEF DS_MUST_USE ds_result ds_rng_clone(ds_rng rng, ds_rng *out);
-/** The handle becomes invalid. Pending fills still run, and graphs with fills of it go on taking numbers from it. The devices' own cannot be destroyed. */
+/** The handle becomes invalid. Pending fills still run, and graphs with fills of it go on taking numbers from it. A device's own cannot be destroyed:
+    DS_ERR_INVALID_HANDLE, and DS_ERR_INVALID_VALUE of a zeroed one. */
 DSDEF DS_MUST_USE ds_result ds_rng_destroy(ds_rng rng);
 /** The generator of a device, which is made and seeded at random at first use. It needs no destroying. */
 DSDEF DS_MUST_USE ds_result ds_rng_default(ds_device device, ds_rng *out);
@@ -132,7 +133,7 @@ DSDEF DS_MUST_USE ds_result ds_rng_set_state(ds_rng rng, const void *state, size
 DSDEF DS_MUST_USE ds_result ds_rng_manual_seed(ds_device device, uint64_t seed);
 /** Seeds the generators of all devices of all drivers. */
 DSDEF DS_MUST_USE ds_result ds_rng_manual_seed_all(uint64_t seed);
-/** Seeds the generator of a device at random: torch.cuda.seed. out_seed may be NULL. */
+/** Seeds the generator of a device at random: torch.cuda.seed. out_seed may be NULL. A type of device of which there is none here is ignored, and *out_seed is 0. */
 DSDEF DS_MUST_USE ds_result ds_rng_seed(ds_device device, uint64_t *out_seed);
 /** Seeds the generators of all devices with one random seed. out_seed may be NULL. */
 DSDEF DS_MUST_USE ds_result ds_rng_seed_all(uint64_t *out_seed);
@@ -172,7 +173,13 @@ DSDEF DS_MUST_USE ds_result ds_rng_permutation(ds_rng rng, ds_dtype dtype, void 
 
 /** What ds_rng_fill does. */
 typedef enum ds_rng_kind {
-    DS_RNG_UNIFORM = 0, DS_RNG_NORMAL = 1, DS_RNG_EXPONENTIAL = 2, DS_RNG_INTEGERS = 3, DS_RNG_BERNOULLI = 4, DS_RNG_BITS = 5, DS_RNG_PERMUTATION = 6
+    DS_RNG_UNIFORM = 0,     /**< ds_rng_uniform: from a to b */
+    DS_RNG_NORMAL = 1,      /**< ds_rng_normal: mean a, deviation b */
+    DS_RNG_EXPONENTIAL = 2, /**< ds_rng_exponential: rate a */
+    DS_RNG_INTEGERS = 3,    /**< ds_rng_integers: low to high */
+    DS_RNG_BERNOULLI = 4,   /**< ds_rng_bernoulli: p is a */
+    DS_RNG_BITS = 5,        /**< ds_rng_bits */
+    DS_RNG_PERMUTATION = 6  /**< ds_rng_permutation */
 } ds_rng_kind;
 /** A part of a fill: elements first .. first+count-1 of one of `total` elements. So several devices, whose generators have the same state, each make
     a part of one result, and all generators are in the same state afterwards. Parts need DS_RNG_ELEMENT (permutations: any mapping). */

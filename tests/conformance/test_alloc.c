@@ -250,6 +250,17 @@ static void test_a_block_tells_its_owner_and_where_it_was_allocated(void **state
     a = block(100, s);
     assert_null(find(a).label);
     ds_mem_label_pop(); /* one too many does nothing */
+    static const char labels[40][1];
+    for (int i = 0; i < 40; i++) ds_mem_label_push(labels[i]);
+    ok(ds_mem_free(b));
+    b = block(100, s);
+    assert_ptr_equal(find(b).label, labels[31]); /* so many nest */
+    for (int i = 0; i < 10; i++) ds_mem_label_pop();
+    ok(ds_mem_free(c));
+    for (int i = 0; i < 29; i++) ds_mem_label_pop();
+    c = block(100, s);
+    assert_ptr_equal(find(c).label, labels[0]);
+    ds_mem_label_pop();
     ok(ds_mem_free(a)); ok(ds_mem_free(b)); ok(ds_mem_free(c)); ok(ds_mem_free(d));
     ok(ds_stream_destroy(s));
     finish();

@@ -955,6 +955,9 @@ static void test_devices_of_two_drivers_do_not_mix(void **state) {
     says("result at index 1 is on cpu:0, others are on cuda:0");
     assert_null(out[0]);
     refused(ds_comm_reduce_add(INPUTS((ds_tensor *[]){ t, u }), 2, both[0], NULL, out), DS_ERR_CROSS_DRIVER);
+    ds_topology *none = NULL;
+    refused(ds_topology_of_devices(both, 2, 0, &none), DS_ERR_CROSS_DRIVER);
+    assert_null(none);
     drop(&t, 1);
     drop(&u, 1);
     assert_int_equal(ds_mem_allocated(cpu), 0);

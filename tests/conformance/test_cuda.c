@@ -590,6 +590,8 @@ static void test_waits_records_and_fills_across_drivers_are_refused(void **state
     ok(ds_event_synchronize(on_cpu));
     refused(ds_stream_wait_event(gpu, on_cpu), DS_ERR_CROSS_DRIVER);
     refused(ds_stream_wait_event(cpu, on_gpu), DS_ERR_CROSS_DRIVER);
+    refused(ds_stream_wait_event_external(gpu, on_cpu), DS_ERR_CROSS_DRIVER);
+    refused(ds_stream_wait_event_external(cpu, on_gpu), DS_ERR_CROSS_DRIVER);
     refused(ds_stream_wait_stream(gpu, cpu), DS_ERR_CROSS_DRIVER);
     refused(ds_stream_wait_stream(cpu, gpu), DS_ERR_CROSS_DRIVER);
     refused(ds_fill(cpu_memory, 0, 1, 64, gpu), DS_ERR_CROSS_DRIVER);

@@ -492,6 +492,10 @@ static void test_seeding_all_devices_seeds_each(void **state) {
     ok(ds_rng_initial_seed(dev(), &other));
     assert_true(seed == other);
     ok(ds_rng_manual_seed(harness_is_cpu() ? ds_cuda(0) : dev(), 3)); /* of a driver without devices: ignored */
+    if (!ds_is_available(DS_DEVICE_CUDA)) {
+        ok(ds_rng_seed(ds_cuda(0), &seed)); /* the same */
+        assert_true(seed == 0);
+    }
     assert_int_equal(ds_rng_manual_seed((ds_device){ dev().type, 99 }, 3), DS_ERR_DEVICE_RANGE);
     assert_int_equal(ds_rng_initial_seed(dev(), NULL), DS_ERR_INVALID_VALUE);
 }
@@ -585,6 +589,7 @@ static void test_a_generator_is_made_copied_and_destroyed(void **state) {
     ok(ds_rng_create(NULL, &c)); /* in the place of the first */
     assert_int_equal(ds_rng_set_seed(a, 1), DS_ERR_INVALID_HANDLE);
     ok(ds_rng_default(dev(), &d));
+    assert_int_equal(ds_rng_destroy(d), DS_ERR_INVALID_HANDLE);
     ok(ds_rng_manual_seed(dev(), 123));
     ok(ds_rng_get_seed(d, &seed));
     assert_int_equal(seed, 123); /* the handle is the device's own */

@@ -1096,7 +1096,14 @@ static void test_what_cannot_be_shared_is_refused(void **state) {
     tell(p, .verb = BLOCK_ALLOC, .a = 0, .b = 0, .size = 8192);
     h = tell(p, .verb = BLOCK_EXPORT, .a = 0).block;
     if (harness_device_count() > 1) refused(ds_mem_import(harness_device(0), &h, elsewhere, &got), DS_ERR_DEVICE_MISMATCH);
+    if (!harness_is_cpu()) refused(ds_mem_import(ds_cpu(0), &h, s, &got), DS_ERR_CROSS_DRIVER);
     ok(ds_mem_import(harness_device(0), &h, s, &got));
+    if (!harness_is_cpu()) {
+        ds_stream on_cpu;
+        ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cpu(0) }, &on_cpu));
+        refused(ds_mem_import_close(got, on_cpu), DS_ERR_CROSS_DRIVER);
+        ok(ds_stream_destroy(on_cpu));
+    }
     refused(ds_mem_export(got, &bad), DS_ERR_INVALID_VALUE);
     refused(ds_mem_export((char *)got + 100, &bad), DS_ERR_INVALID_VALUE);
     refused(ds_free(got), DS_ERR_INVALID_VALUE);
@@ -1529,6 +1536,24 @@ static double shared_with(pid_t pid) {
     const char *at = strstr(l.text, line);
     return at && sscanf(at + strlen(line), "%lf", &mb) == 1 ? mb : -1;
 }
+static void test_a_process_can_have_so_many_interprocess_events_and_no_more(void **state) {
+    enum { MOST = 65536 };
+    ds_ipc_event_handle h;
+    ds_event *e = calloc(MOST + 1, sizeof *e);
+    (void)state;
+    assert_non_null(e);
+    ds_stream s = made();
+    for (int i = 0; i <= MOST; i++) ok(ds_event_create(DS_EVENT_INTERPROCESS, NULL, &e[i])); /* which takes no place */
+    for (int i = 0; i < MOST; i++) ok(ds_event_record(e[i], s));
+    refused(ds_event_record(e[MOST], s), DS_ERR_LIMIT_EXCEEDED);
+    refused(ds_event_export(e[MOST], &h), DS_ERR_LIMIT_EXCEEDED);
+    ok(ds_event_destroy(e[0]));
+    ok(ds_stream_synchronize(s));
+    ok(ds_event_record(e[MOST], s));
+    for (int i = 1; i <= MOST; i++) ok(ds_event_destroy(e[i]));
+    ok(ds_stream_destroy(s));
+    free(e);
+}
 static void test_processes_that_share_a_cpu_devices_memory_are_listed(void **state) {
     (void)state;
     ds_stream s = made();
@@ -1580,6 +1605,7 @@ const struct CMUnitTest tests_sharing[] = {
     DS_TEST(test_an_exported_event_stays_on_its_device, "torch 2"),
     DS_TEST(test_what_cannot_be_exported_or_imported_is_refused, "torch 2"),
     DS_TEST(test_handles_are_neither_made_nor_opened_while_the_thread_captures, "issue 5.8"),
+    DS_TEST_CPU(test_a_process_can_have_so_many_interprocess_events_and_no_more, "issue 5.8"),
     DS_TEST_CPU(test_a_handle_of_a_destroyed_event_or_an_ended_process_is_void, "issue 5.8"),
     DS_TEST_CPU(test_a_failure_over_there_is_reported_to_who_waits, "issue 5.8"),
     DS_TEST_CPU(test_who_waits_for_a_process_that_dies_gets_a_result_of_its_own, "issue 5.8"),

@@ -419,8 +419,8 @@ static void test_the_default_streams_cannot_be_destroyed_or_owned(void **state) 
     (void)state;
     refused(ds_stream_destroy(legacy(0)), DS_ERR_INVALID_VALUE);
     refused(ds_stream_destroy(per_thread(0)), DS_ERR_INVALID_VALUE);
-    refused_any(ds_stream_retain(legacy(0)));
-    refused_any(ds_stream_retain(per_thread(0)));
+    refused(ds_stream_retain(legacy(0)), DS_ERR_INVALID_VALUE);
+    refused(ds_stream_retain(per_thread(0)), DS_ERR_INVALID_VALUE);
     refused(ds_stream_unwrap(legacy(0), &native), DS_ERR_ILLEGAL_STATE);
     refused(ds_stream_unwrap(per_thread(0), &native), DS_ERR_ILLEGAL_STATE);
     ok(ds_stream_query(legacy(0)));
