@@ -38,15 +38,24 @@ EXAMPLE_FLAGS := $(CUDA_FLAGS)
 EXAMPLE_LIBS  := -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt
 endif
 STANDIN     := $(patsubst tests/support/standin/%.c,$(B)/standin/%.o,$(wildcard tests/support/standin/*.c))
-UNIT        := $(patsubst tests/unit/%.c,$(B)/unit/%,$(wildcard tests/unit/*.c))
-ifeq ($(wildcard $(CUDA_HOME)/include/nvtx3/nvToolsExt.h),)
+FAULT       := $(patsubst tests/fault/%.c,$(B)/fault/%,$(wildcard tests/fault/*.c))
+ON_CUDA     := $(B)/conformance-standin $(B)/conformance-shared $(B)/conformance-static $(B)/lib/libcudart.so.13
+else ifeq ($(filter musl aarch64,$(MODE)),)
+# The interpreter of PTX needs none of CUDA's headers.
+STANDIN     := $(B)/standin/ptx.o
+endif
+# Tests of the stand-in, of what cudart says and of NVTX need the toolkit. On another C library or processor it is threads, processes and
+# memory that may differ.
+UNIT_ALL    := $(patsubst tests/unit/%.c,$(B)/unit/%,$(wildcard tests/unit/*.c))
+UNIT        := $(if $(CUDA_HOME),$(UNIT_ALL),$(filter-out $(B)/unit/test_standin% %/test_topology_here,$(UNIT_ALL)))
+ifeq ($(and $(CUDA_HOME),$(wildcard $(CUDA_HOME)/include/nvtx3/nvToolsExt.h)),)
 UNIT        := $(filter-out %/test_nvtx,$(UNIT))
+endif
+ifneq ($(filter musl aarch64,$(MODE)),)
+UNIT        := $(addprefix $(B)/unit/,test_between test_memory_between test_memory_entries test_seam)
 endif
 ifneq ($(SHARE),)
 UNIT        := $(shell tests/turn.sh $(UNIT))
-endif
-FAULT       := $(patsubst tests/fault/%.c,$(B)/fault/%,$(wildcard tests/fault/*.c))
-ON_CUDA     := $(B)/conformance-standin $(B)/conformance-shared $(B)/conformance-static $(B)/lib/libcudart.so.13
 endif
 
 HEADERS     := devstream.h devstream_cpu.h devstream_alloc.h devstream_comm.h devstream_rng.h
@@ -121,6 +130,9 @@ endif
 
 unit: cmocka $(UNIT) ## only the unit tests
 	@rm -f $(LOG)-unit.log
+ifeq ($(filter musl aarch64,$(MODE)),)
+	@for test in $(notdir $(filter-out $(UNIT),$(UNIT_ALL))); do echo "skip  $$test: no toolkit found (CUDA_HOME), or it has no NVTX"; done
+endif
 	@for test in $(UNIT); do \
 	    $(RUN) $$test >$(LOG)-unit.out 2>&1; status=$$?; cat $(LOG)-unit.out; [ $$status -eq 0 ] || exit 1; \
 	    sed -n 's/^\[       OK \] /unit /p' $(LOG)-unit.out >>$(LOG)-unit.log; done
@@ -164,10 +176,10 @@ asan tsan: cmocka
 asan: ## the tests with the address and undefined-behaviour sanitizers; SHARE=2: half of them
 tsan: ## the tests with the thread sanitizer; SHARE=2: half of them
 
-# The conformance suite on the CPU driver, with a few seeds of the random programs.
+# The conformance suite on the CPU driver, with a few seeds of the random programs, and a few unit tests.
 # qemu 7.2 on x86-64 lets a load overtake the store before it, which aarch64 forbids when both are sequentially consistent (stlr, ldar):
 # Dekker's test goes wrong every fifth time. With one processor there is nothing to overtake.
-check-musl: ## the conformance suite with musl; SHARE=3: a third of it
+check-musl: ## the conformance suite and some unit tests with musl; SHARE=3: a third of them
 check-aarch64: ## the same on an emulated aarch64
 check-musl: CC_musl := musl-gcc
 check-aarch64: CC_aarch64 := aarch64-linux-gnu-gcc
@@ -182,7 +194,7 @@ check-musl check-aarch64: check-%:
 	@for tool in $(CC_$*) $(DS_TEST_RUNNER); do command -v $$tool >/dev/null || tools/install-deps.sh matrix || exit 1; done
 	$(SUBMAKE) MODE=$* CC=$(CC_$*) CUDA_HOME= cmocka
 	$(SUBMAKE) MODE=$* CC=$(CC_$*) CUDA_HOME= -j$(JOBS) build-tests
-	$(SUBMAKE) MODE=$* CC=$(CC_$*) CUDA_HOME= RUN='$(RUN)' conformance-groups
+	$(SUBMAKE) MODE=$* CC=$(CC_$*) CUDA_HOME= RUN='$(RUN)' unit conformance-groups
 conformance-groups:
 	@$(TEST_ENV) tests/groups.sh $(B)/conformance $(RUN)
 
@@ -318,7 +330,7 @@ $(B)/bench-standin: bench/cuda.c $(STANDIN) $(B)/flags
 # Tests of the stand-in and of the device code, and of the CUDA driver upon the stand-in.
 $(B)/unit/%: tests/unit/%.c $(STANDIN) $(B)/flags
 	@mkdir -p $(@D)
-	$(COMPILE_TEST) $(CUDA_FLAGS) $< $(filter %.o,$^) -o $@ $(LDFLAGS) -lcmocka -pthread -ldl -lm
+	$(COMPILE_TEST) $(CUDA_FLAGS) $< $(filter %.o,$^) -o $@ $(LDFLAGS) $(CMOCKA:%=-L%/lib) -lcmocka -pthread -ldl -lm
 
 # What they run takes longer than compiling it with the optimiser does.
 $(B)/unit/test_plans $(B)/unit/test_plans_followed $(B)/unit/test_rng_kernels: private QUICK := -O1
