@@ -1954,6 +1954,15 @@ static ds_result ds__rng_room(uint64_t offset, uint64_t taken) {
     return DS_OK;
 }
 
+/* What failed reads no more, and the event stays as it is when the device is reset: who waited for it would fail in turn. */
+static int ds__rng_read_failed(ds_event read) {
+    ds__event *e = ds__pin(&ds__g.events, read.id);
+    void *native = e ? atomic_load_explicit(&e->native, memory_order_acquire) : NULL;
+    int failed = native && e->driver->event_query(native) == DS_ERR_FAILED;
+    if (e) ds__event_unpin(e);
+    return failed;
+}
+
 /* Before and after a launch of a graph that has fills. */
 static ds_result ds__rng_launch(void *user, ds__stream *s, ds_result how) {
     ds__rng_graph *u = user;
@@ -1977,6 +1986,7 @@ static ds_result ds__rng_launch(void *user, ds__stream *s, ds_result how) {
         a.start = g->offset;
         r = ds__rng_kernel(DS__RNG_STATE, &kernel);
         if (r == DS_OK) r = ds__rng_room(g->offset, u->taken);
+        if (r == DS_OK && u->launched && ds__rng_read_failed(u->read)) u->launched = 0;
         if (r == DS_OK && u->launched) r = ds__wait_event(stream, u->read, DS__OP_WAIT);
         if (r == DS_OK) r = ds__launch(kernel, 1, NULL, &a, sizeof a, stream);
         if (r == DS_OK) {

@@ -1089,6 +1089,43 @@ static void test_a_launch_that_fails_gives_its_words_back(void **state) {
     harness_restart(NULL);
 }
 
+static int explode(size_t first, size_t count, const void *args) {
+    (void)first; (void)count; (void)args;
+    return 7;
+}
+/* A launch behind work that fails has read its state as little as that has run: the next one has nothing to wait for when the device is whole again. */
+static void test_a_graph_draws_again_when_its_device_was_reset(void **state) {
+    (void)state;
+    scene c;
+    ds_stream t;
+    ds_kernel k = harness_kernel("explode", explode, 0, NULL, 0, 0);
+    ok(ds_stream_create(&(ds_stream_desc){ .device = dev() }, &t));
+    record_scene(&c, 95);
+    uint64_t offset = 0;
+    for (int round = 0; round < 3; round++) {
+        gate held = { 0 };
+        gate_close(c.s, &held);
+        ok(ds_launch(k, 1, NULL, 0, c.s));
+        ok(ds_graph_launch(c.x, c.s));
+        gate_open(&held);
+        refused(ds_stream_synchronize(c.s), DS_ERR_FAILED);
+        refused(ds_graph_launch(c.x, c.s), DS_ERR_FAILED);
+        ok(ds_device_reset(dev()));
+        offset += 108; /* of the launch that was accepted */
+        for (int i = 0; i < 3; i++, offset += 108) {
+            ok(ds_graph_launch(c.x, i ? c.s : t));
+            ok(ds_stream_synchronize(t));
+            expect_words(&c, 95, offset);
+        }
+        assert_int_equal(offset_of(c.r), offset);
+    }
+    ok(ds_graph_exec_destroy(c.x));
+    ok(ds_rng_destroy(c.r));
+    ok(ds_kernel_destroy(k));
+    ok(ds_stream_destroy(t));
+    end_scene(&c);
+}
+
 /* ---- bad input ---- */
 
 static void test_wrong_fills_are_refused_and_take_nothing(void **state) {
@@ -1181,6 +1218,7 @@ const struct CMUnitTest tests_rng[] = {
     DS_TEST(test_seeding_all_is_refused_whole_while_one_is_captured, "rng: graphs"),
     DS_TEST(test_an_executable_that_is_updated_takes_the_new_fills_words, "rng: graphs"),
     DS_TEST(test_a_launch_that_fails_gives_its_words_back, "rng: graphs"),
+    DS_TEST_CPU(test_a_graph_draws_again_when_its_device_was_reset, "rng: graphs"),
     DS_TEST(test_wrong_fills_are_refused_and_take_nothing, "rng: bad input"),
 };
 const size_t tests_rng_count = sizeof tests_rng / sizeof *tests_rng;
