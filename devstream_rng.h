@@ -1445,6 +1445,7 @@ typedef struct ds__rng_graph {
     uint64_t *state;               /* device memory */
     ds_event read;                 /* the last launch has passed */
     int launched;
+    ds_stream lost;                /* the last launch went there, and could not be recorded */
     uint64_t capture;              /* in which its fills were captured */
     uint64_t taken;                /* words of a launch */
     uint64_t change;               /* which one of the generator's the last launch was */
@@ -1963,6 +1964,31 @@ static int ds__rng_read_failed(ds_event read) {
     return failed;
 }
 
+/* The stream is pinned: its handle may be stale by now. */
+static ds_result ds__rng_record(ds__rng_graph *u, ds__stream *s) {
+    ds__event *e = ds__pin(&ds__g.events, u->read.id);
+    ds_result r = e ? ds__record(e, s, DS__OP_RECORD) : DS_ERR_INVALID_HANDLE;
+    if (e) ds__event_unpin(e);
+    u->lost.id = r == DS_OK ? 0 : ds__handle(&s->slot);
+    if (r == DS_OK) u->launched = 1;
+    return r;
+}
+/* Makes up for a record that failed. If its stream is gone, no other can be told to wait for what it left. */
+static ds_result ds__rng_find(ds__rng_graph *u, const ds__stream *s) {
+    ds__stream *lost = ds__pin(&ds__g.streams, u->lost.id);
+    ds_result r;
+    if (lost) {
+        r = ds__rng_record(u, lost);
+        ds__stream_unpin(lost);
+    } else if (ds__captures_open()) {
+        r = ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "the host has to wait for an earlier launch of the graph, which a capture forbids");
+    } else if ((r = ds__device_error(u->device, s->driver->device_synchronize(u->device.index))) == DS_OK) {
+        u->lost.id = 0;
+        u->launched = 0;
+    }
+    return r;
+}
+
 /* Before and after a launch of a graph that has fills. */
 static ds_result ds__rng_launch(void *user, ds__stream *s, ds_result how) {
     ds__rng_graph *u = user;
@@ -1986,6 +2012,7 @@ static ds_result ds__rng_launch(void *user, ds__stream *s, ds_result how) {
         a.start = g->offset;
         r = ds__rng_kernel(DS__RNG_STATE, &kernel);
         if (r == DS_OK) r = ds__rng_room(g->offset, u->taken);
+        if (r == DS_OK && u->lost.id) r = ds__rng_find(u, s);
         if (r == DS_OK && u->launched && ds__rng_read_failed(u->read)) u->launched = 0;
         if (r == DS_OK && u->launched) r = ds__wait_event(stream, u->read, DS__OP_WAIT);
         if (r == DS_OK) r = ds__launch(kernel, 1, NULL, &a, sizeof a, stream);
@@ -2008,7 +2035,7 @@ static ds_result ds__rng_launch(void *user, ds__stream *s, ds_result how) {
     }
     char before[sizeof ds__tls.error]; /* why the launch failed */
     memcpy(before, ds__tls.error, sizeof before);
-    if (ds__event_record(u->read, stream, DS__OP_RECORD) == DS_OK) u->launched = 1; /* the state is written, though the graph may not run */
+    DS_IGNORE(ds__rng_record(u, s)); /* the state is written, though the graph may not run */
     memcpy(ds__tls.error, before, sizeof before);
     if (!--ds__rng_launches) pthread_mutex_unlock(&ds__rng.launching);
     return DS_OK;

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 static void come_before(const volatile void *what);
@@ -497,11 +498,20 @@ static void test_a_capture_does_not_begin_into_a_graph_that_was_destroyed(void *
 static ds__driver layer;
 static const ds__driver *below;
 static int refusing; /* no operation is taken */
+static int refused_kind = -1, guest_kind = -1; /* the next one of this kind is not taken; the guest comes before it */
 static ds_event raced;
 static ds_stream refused, elsewhere;
 static ds_result seen[3];
 static ds_result submit_after_guest(void *stream, const ds__op *op) {
     come_before(&layer);
+    if (op->kind == guest_kind) {
+        guest_kind = -1;
+        guest();
+    }
+    if (op->kind == refused_kind) {
+        refused_kind = -1;
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no room");
+    }
     return refusing ? ds__fail(DS_ERR_OUT_OF_MEMORY, "no room") : below->submit(stream, op);
 }
 static ds_result export_after_guest(void *event, unsigned char *handle) {
@@ -510,7 +520,7 @@ static ds_result export_after_guest(void *event, unsigned char *handle) {
 }
 static void lay_over(ds_stream stream) {
     ds__stream *s = ds__pin(&ds__g.streams, stream.id);
-    below = s->driver;
+    if (!below) below = s->driver;
     layer = *below;
     layer.submit = submit_after_guest;
     layer.event_export = export_after_guest;
@@ -740,6 +750,117 @@ static void test_a_second_host_function_gets_a_thread_though_one_is_still_idle(v
     run_alone(hand_over_two);
 }
 
+/* ---- graphs with fills ---- */
+
+/* Two executables of one captured fill, behind a host function that waits; the first's numbers come into drawn[0], the second's into drawn[1]. */
+enum { DRAWN = 1000 * sizeof(uint32_t) };
+static ds_rng from;
+static ds_stream drawing, beside;
+static ds_graph_exec draws[2];
+static void *drawn[2];
+static _Atomic int may_draw;
+static void wait_to_draw(void *user) {
+    (void)user;
+    wait_for(&may_draw, 1);
+}
+static void capture_a_fill(void) {
+    ds_graph g;
+    size_t replaced;
+    drawing = stream_on(ds_cpu(0));
+    beside = stream_on(ds_cpu(0));
+    lay_over(drawing);
+    for (int i = 0; i < 2; i++) ok(ds_alloc(ds_cpu(0), DRAWN, &drawn[i]));
+    ok(ds_rng_create(&(ds_rng_desc){ .device = ds_cpu(0) }, &from));
+    ok(ds_capture_begin(drawing, DS_CAPTURE_THREAD_LOCAL));
+    ok(ds_launch_host_func(drawing, wait_to_draw, NULL, NULL));
+    ok(ds_rng_bits(from, ds_uint32(), drawn[0], 1000, drawing));
+    ok(ds_capture_end(drawing, &g));
+    for (int i = 0; i < 2; i++) ok(ds_graph_instantiate(g, &(ds_graph_exec_desc){ .flags = DS_GRAPH_REPLACE_POINTERS }, &draws[i]));
+    ok(ds_graph_exec_replace_pointers(draws[1], &drawn[0], &drawn[1], 1, &replaced));
+    ok(ds_graph_destroy(g));
+}
+/* What was drawn is what fills one behind the other draw. */
+static void expect_drawn(void) {
+    ds_rng like;
+    void *p;
+    ok(ds_alloc(ds_cpu(0), DRAWN, &p));
+    ok(ds_rng_create(&(ds_rng_desc){ .device = ds_cpu(0) }, &like));
+    ok(ds_device_synchronize(ds_cpu(0)));
+    for (int i = 0; i < 2; i++) {
+        ok(ds_rng_bits(like, ds_uint32(), p, 1000, beside));
+        ok(ds_stream_synchronize(beside));
+        holds(!memcmp(p, drawn[i], DRAWN));
+        ok(ds_free(drawn[i]));
+        ok(ds_graph_exec_destroy(draws[i]));
+    }
+    ok(ds_rng_destroy(like));
+    ok(ds_rng_destroy(from));
+    ok(ds_free(p));
+    ok(ds_stream_destroy(beside));
+    ds__g.driver[1] = below;
+}
+
+static void *destroy_what_draws(void *user) {
+    ok(ds_stream_destroy(drawing));
+    return user;
+}
+static void guest_destroys_what_draws(void) { pthread_join(begin(destroy_what_draws, NULL), NULL); }
+static void launch_from_a_stream_that_goes(void) {
+    capture_a_fill();
+    guest = guest_destroys_what_draws;
+    guest_kind = DS__OP_GRAPH;
+    ok(ds_graph_launch(draws[0], drawing));
+    holds(guest_kind == -1);
+    ok(ds_graph_launch(draws[1], beside));
+    may_draw = 1;
+    expect_drawn();
+}
+/* Its state is not another launch's before it was read. */
+static void test_a_launch_whose_stream_is_destroyed_meanwhile_is_waited_for(void **state) {
+    (void)state;
+    run_alone(launch_from_a_stream_that_goes);
+}
+
+static void launch_without_a_record(void) {
+    capture_a_fill();
+    refused_kind = DS__OP_RECORD;
+    ok(ds_graph_launch(draws[0], drawing));
+    holds(refused_kind == -1);
+    ok(ds_graph_launch(draws[1], beside));
+    may_draw = 1;
+    ok(ds_stream_destroy(drawing));
+    expect_drawn();
+}
+static void *let_draw(void *user) {
+    struct timespec a_while = { 0, 50000000 };
+    nanosleep(&a_while, NULL);
+    may_draw = 1;
+    return user;
+}
+static void launch_without_a_record_from_a_stream_that_goes(void) {
+    ds_graph g;
+    capture_a_fill();
+    refused_kind = DS__OP_RECORD;
+    ok(ds_graph_launch(draws[0], drawing));
+    ok(ds_stream_destroy(drawing));
+    ds_stream capturing = stream_on(ds_cpu(0));
+    ok(ds_capture_begin(capturing, DS_CAPTURE_RELAXED));
+    holds(ds_graph_launch(draws[1], beside) == DS_ERR_CAPTURE_UNSUPPORTED);
+    ok(ds_capture_end(capturing, &g));
+    ok(ds_graph_destroy(g));
+    ok(ds_stream_destroy(capturing));
+    pthread_t thread = begin(let_draw, NULL);
+    ok(ds_graph_launch(draws[1], beside));
+    holds(may_draw);
+    pthread_join(thread, NULL);
+    expect_drawn();
+}
+static void test_a_launch_that_could_not_be_recorded_is_waited_for(void **state) {
+    (void)state;
+    run_alone(launch_without_a_record);
+    run_alone(launch_without_a_record_from_a_stream_that_goes);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_thread_that_never_called_may_end_it),
@@ -760,6 +881,8 @@ int main(void) {
         cmocka_unit_test(test_an_imported_event_that_changes_is_watched_for_a_launch),
         cmocka_unit_test(test_a_worker_of_the_virtual_clock_hears_of_the_end),
         cmocka_unit_test(test_a_second_host_function_gets_a_thread_though_one_is_still_idle),
+        cmocka_unit_test(test_a_launch_whose_stream_is_destroyed_meanwhile_is_waited_for),
+        cmocka_unit_test(test_a_launch_that_could_not_be_recorded_is_waited_for),
     };
     return cmocka_run_group_tests_name("what happens in between", tests, NULL, NULL);
 }
