@@ -10849,8 +10849,8 @@ DSDEF ds_result (ds_graph_upload)(ds_graph_exec exec, ds_stream stream) {
 }
 
 /* Calls what the objects want to be called at a launch, each once though several graphs within the body may have it: an object is called in the first of them
-   only. Stops at the first that fails and says how far it came. */
-static ds_result ds__hooks(const ds__body *b, const ds__body *top, ds__stream *s, ds_result how, size_t *left);
+   only. Leaves the first *skip out, and stops after *left of them or at the first that fails. */
+static ds_result ds__hooks(const ds__body *b, const ds__body *top, ds__stream *s, ds_result how, size_t *skip, size_t *left);
 static int ds__hook_seen(const ds__body *b, const ds__body *stop, const ds__object *o, int *over) {
     for (size_t i = 0; b != stop && i < b->object_count; i++)
         if (b->object[i] == o) return 1;
@@ -10859,25 +10859,32 @@ static int ds__hook_seen(const ds__body *b, const ds__body *stop, const ds__obje
         if (b->node[i]->child && ds__hook_seen(b->node[i]->child, stop, o, over)) return 1;
     return 0;
 }
-static ds_result ds__hooks(const ds__body *b, const ds__body *top, ds__stream *s, ds_result how, size_t *left) {
+static ds_result ds__hooks(const ds__body *b, const ds__body *top, ds__stream *s, ds_result how, size_t *skip, size_t *left) {
     ds_result r = DS_OK;
     for (size_t i = 0; i < b->object_count && r >= 0 && *left; i++) {
         ds__object *o = b->object[i];
         int over = 0;
         if (!o->launch_fn || ds__hook_seen(top, b, o, &over)) continue;
+        if (*skip) { --*skip; continue; }
         r = o->launch_fn(o->user, s, how);
         if (r >= 0) --*left;
     }
     for (uint32_t i = 0; i < b->count && r >= 0 && *left; i++)
-        if (b->node[i]->child && b->node[i]->child->hooked) r = ds__hooks(b->node[i]->child, top, s, how, left);
+        if (b->node[i]->child && b->node[i]->child->hooked) r = ds__hooks(b->node[i]->child, top, s, how, skip, left);
     return r;
 }
 static ds_result ds__launch_hooked(ds__stream *s, const ds__op *op) {
-    size_t left = SIZE_MAX, done;
-    ds_result r = ds__hooks(op->u.graph.body, op->u.graph.body, s, DS_NOT_READY, &left);
+    const ds__body *b = op->u.graph.body;
+    size_t skip = 0, left = SIZE_MAX, done;
+    ds_result r = ds__hooks(b, b, s, DS_NOT_READY, &skip, &left);
     done = SIZE_MAX - left;
     if (r >= 0) r = ds__submit(s, op);
-    if (done) DS_IGNORE(ds__hooks(op->u.graph.body, op->u.graph.body, s, r, &done));
+    if (r >= 0 && done) DS_IGNORE(ds__hooks(b, b, s, r, &skip, &done));
+    while (r < 0 && done) { /* each takes back what it did, so the last one first */
+        skip = --done;
+        left = 1;
+        DS_IGNORE(ds__hooks(b, b, s, r, &skip, &left));
+    }
     return r;
 }
 

@@ -2029,7 +2029,7 @@ static ds_result ds__rng_launch(void *user, ds__stream *s, ds_result how) {
         pthread_mutex_lock(&g->lock);
         if (g->changes == u->change) { /* else others have drawn what comes behind */
             g->offset -= u->taken;
-            g->changes++;
+            g->changes = u->change - 1; /* as before: another fill of the same launch may lie in front of this one */
         }
         pthread_mutex_unlock(&g->lock);
     }

@@ -1089,6 +1089,52 @@ static void test_a_launch_that_fails_gives_its_words_back(void **state) {
     harness_restart(NULL);
 }
 
+/* The same of a graph that has two captures of one generator. */
+static void test_a_launch_of_two_captures_that_fails_gives_all_words_back(void **state) {
+    (void)state;
+    int failed = 0;
+    for (int n = 3; n < 10; n++) { /* behind the fill of memory */
+        char fault[32];
+        ds_graph part[2], whole;
+        ds_graph_exec x;
+        ds_graph_node node;
+        ds_stream s;
+        snprintf(fault, sizeof fault, "submit:%d", n + 1);
+        harness_restart(&(ds_init_desc){ .layers = "fault", .fault = fault });
+        ds_rng r = rng_at(91, DS_RNG_ELEMENT);
+        ok(ds_stream_create(&(ds_stream_desc){ .device = dev() }, &s));
+        uint32_t *p = room(dev(), 64, s);
+        ok(ds_stream_synchronize(s));
+        harness_warm_up();
+        ok(ds_graph_create(&(ds_graph_desc){ .device = dev() }, &whole));
+        for (int i = 0; i < 2; i++) {
+            ok(ds_capture_begin(s, DS_CAPTURE_THREAD_LOCAL));
+            ok(ds_rng_bits(r, ds_uint32(), p + 8 * i, 8, s));
+            ok(ds_capture_end(s, &part[i]));
+            ok(ds_graph_add(whole, &(ds_node_desc){ .kind = DS_NODE_CHILD, .u.child = part[i] }, NULL, 0, &node));
+            ok(ds_graph_destroy(part[i]));
+        }
+        ok(ds_graph_instantiate(whole, NULL, &x));
+        ok(ds_graph_destroy(whole));
+        uint64_t offset = 0;
+        for (int i = 0; i < 3; i++) {
+            ds_result launched = ds_graph_launch(x, s);
+            if (launched == DS_OK) offset += 16;
+            else failed++;
+            assert_int_equal(offset_of(r), offset);
+        }
+        uint32_t *got = back(p, 64, s);
+        for (uint64_t k = 0; k < 16; k++) assert_int_equal(got[k], word_at(91, offset - 16 + k));
+        free(got);
+        ok(ds_graph_exec_destroy(x));
+        ok(ds_rng_destroy(r));
+        ok(ds_free(p));
+        ok(ds_stream_destroy(s));
+    }
+    if (failed < 3) fail_msg("only %d submissions could fail", failed); /* two states and the graph */
+    harness_restart(NULL);
+}
+
 static int explode(size_t first, size_t count, const void *args) {
     (void)first; (void)count; (void)args;
     return 7;
@@ -1218,6 +1264,7 @@ const struct CMUnitTest tests_rng[] = {
     DS_TEST(test_seeding_all_is_refused_whole_while_one_is_captured, "rng: graphs"),
     DS_TEST(test_an_executable_that_is_updated_takes_the_new_fills_words, "rng: graphs"),
     DS_TEST(test_a_launch_that_fails_gives_its_words_back, "rng: graphs"),
+    DS_TEST(test_a_launch_of_two_captures_that_fails_gives_all_words_back, "rng: graphs"),
     DS_TEST_CPU(test_a_graph_draws_again_when_its_device_was_reset, "rng: graphs"),
     DS_TEST(test_wrong_fills_are_refused_and_take_nothing, "rng: bad input"),
 };
