@@ -2326,8 +2326,9 @@ static ds_result ds__rng_fill(ds_rng rng, const ds_rng_fill_desc *d, ds__stream 
         if (r == DS_OK) {
             w.graph = graph;
             w.offset = w.graph ? &w.graph->taken : &g->offset;
+            uint64_t before = g->offset;
             r = part ? ds__rng_put(&w, &a, d->first, d->count, total) : ds__rng_cut(&w, &a, d->count);
-            if (!w.graph) g->changes++;
+            if (g->offset != before) g->changes++;
         }
     }
     pthread_mutex_unlock(&g->lock);

@@ -861,6 +861,32 @@ static void test_a_launch_that_could_not_be_recorded_is_waited_for(void **state)
     run_alone(launch_without_a_record_from_a_stream_that_goes);
 }
 
+static ds_result drew;
+static void *draw_in_vain(void *user) {
+    refused_kind = DS__OP_KERNEL;
+    drew = ds_rng_bits(from, ds_uint32(), drawn[1], 1000, drawing);
+    refused_kind = DS__OP_GRAPH;
+    return user;
+}
+static void guest_draws_in_vain(void) { pthread_join(begin(draw_in_vain, NULL), NULL); }
+static void launch_in_vain(void) {
+    uint64_t offset;
+    capture_a_fill();
+    guest = guest_draws_in_vain;
+    guest_kind = DS__OP_GRAPH;
+    holds(ds_graph_launch(draws[0], drawing) == DS_ERR_OUT_OF_MEMORY && drew == DS_ERR_OUT_OF_MEMORY);
+    ok(ds_rng_get_offset(from, &offset));
+    holds(offset == 0);
+    may_draw = 1;
+    for (int i = 0; i < 2; i++) ok(ds_graph_launch(draws[i], drawing));
+    expect_drawn();
+    ok(ds_stream_destroy(drawing));
+}
+static void test_a_refused_fill_does_not_keep_a_launchs_words(void **state) {
+    (void)state;
+    run_alone(launch_in_vain);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_thread_that_never_called_may_end_it),
@@ -883,6 +909,7 @@ int main(void) {
         cmocka_unit_test(test_a_second_host_function_gets_a_thread_though_one_is_still_idle),
         cmocka_unit_test(test_a_launch_whose_stream_is_destroyed_meanwhile_is_waited_for),
         cmocka_unit_test(test_a_launch_that_could_not_be_recorded_is_waited_for),
+        cmocka_unit_test(test_a_refused_fill_does_not_keep_a_launchs_words),
     };
     return cmocka_run_group_tests_name("what happens in between", tests, NULL, NULL);
 }
