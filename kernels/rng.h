@@ -138,7 +138,8 @@ DEVICE uint32_t ds__rng_narrow(float x, uint32_t kind) {
 DEVICE float ds__rng_above_0(uint32_t w) { return (float)w * 0x1p-32f + 0x1p-33f; }
 DEVICE double ds__rng_above_0_64(uint32_t low, uint32_t high) { return (double)(low ^ (uint64_t)high << 21) * 0x1p-53 + 0x1p-54; }
 
-/* The bits of what is written. By element: as many bits of the word as the type's fraction has, so that u is exact. Rounding may reach `to`. */
+/* The bits of what is written. By element: as many bits of the word as the type's fraction has, so that u is exact. Rounding may reach `to`, which is
+   never written as -0; what is less may become that, and is not in the interval then if `to` is 0. */
 DEVICE uint32_t ds__rng_uniform_of(uint32_t w, float from, float scale, uint32_t from_bits, uint32_t to_bits, uint32_t kind, uint32_t torch) {
     uint32_t bits;
     float u;
@@ -149,7 +150,7 @@ DEVICE uint32_t ds__rng_uniform_of(uint32_t w, float from, float scale, uint32_t
         u = from + ds__rng_mul(u, scale);
     }
     bits = ds__rng_narrow(u, kind);
-    return bits == to_bits ? from_bits : bits;
+    return (bits == (kind == DS__RNG_F32 ? 0x80000000u : 0x8000u) ? 0 : bits) == to_bits ? from_bits : bits;
 }
 DEVICE double ds__rng_uniform64_of(uint32_t low, uint32_t high, double from, double to, uint32_t torch) {
     double u = torch ? ds__rng_above_0_64(low, high) : (double)(((uint64_t)high << 32 | low) >> 11) * 0x1p-53;

@@ -388,6 +388,16 @@ static void test_uniform_numbers_do_not_reach_their_end(void **state) {
         for (int i = 0; i < N; i++)
             if (h[i] >= 0x3f80) fail_msg("%04x", h[i]);
         free(h);
+        for (int brain = 0; brain < 2; brain++) { /* what rounds to -0 is 0 */
+            ds_rng_fill_desc f = { .kind = DS_RNG_UNIFORM, .dtype = brain ? ds_bfloat16() : ds_float16(), .count = N, .a = brain ? -0x1p-126 : -0x1p-14 };
+            for (int end = 0; end < 2; end++) {
+                f.b = end ? f.a * 0x1p-12 : 0; /* which is no number of the type */
+                h = (uint16_t *)(void *)filled(r, f);
+                for (int i = 0; i < N; i++)
+                    if (h[i] <= 0x8000) fail_msg("%04x", h[i]);
+                free(h);
+            }
+        }
         float *f = (float *)(void *)filled(r, (ds_rng_fill_desc){ .kind = DS_RNG_UNIFORM, .dtype = ds_float32(), .count = N, .a = 16777216, .b = 16777218 });
         for (int i = 0; i < N; i++) assert_true(f[i] == 16777216);
         free(f);
