@@ -2132,11 +2132,11 @@ static ds_result ds__rng_reals(const ds_rng_fill_desc *d, int torch, ds__rng_arg
     a->what = (uint32_t)d->kind; /* in the same order */
     a->from = d->a + 0.0; /* no negative zeros: `to` is told by its bits */
     a->to = d->b + 0.0;
-    a->from32 = (float)a->from;
-    a->to32 = (float)a->to;
+    a->from32 = (float)a->from + 0.0f;
+    a->to32 = (float)a->to + 0.0f;
     if (kind != DS__RNG_F64) {
-        a->from_bits = ds__rng_narrow(a->from32 + 0.0f, a->kind);
-        a->to_bits = ds__rng_narrow(a->to32 + 0.0f, a->kind);
+        a->from_bits = ds__rng_narrow(a->from32, a->kind);
+        a->to_bits = ds__rng_narrow(a->to32, a->kind);
         if (ds__rng_widened(a->to_bits, a->kind) == 0) a->to_bits = 0;
     }
     *out_which = which[d->kind][kind == DS__RNG_F64];

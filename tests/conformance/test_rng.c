@@ -208,6 +208,7 @@ static size_t samples(sample *out) {
     out[n++] = (sample){ "int32", { .kind = DS_RNG_INTEGERS, .dtype = ds_int32(), .low = -1000000000, .high = 1000000007 } };
     out[n++] = (sample){ "int64", { .kind = DS_RNG_INTEGERS, .dtype = ds_int64(), .low = INT64_MIN, .high = INT64_MAX } };
     out[n++] = (sample){ "int64", { .kind = DS_RNG_INTEGERS, .dtype = ds_int64(), .low = -5, .high = (int64_t)1 << 32 } };
+    out[n++] = (sample){ "float32", { .kind = DS_RNG_UNIFORM, .dtype = ds_float32(), .a = -1e-50, .b = 1e-45 } }; /* a bound that is nothing in f32 has no sign */
     return n;
 }
 
