@@ -2072,6 +2072,8 @@ enum {
     DS__OP_STAGED = 1, /* copy: the devices cannot reach each other */
     DS__OP_BLOCKS = 2, /* copy, fill: submit returns when it is done, because it touches pageable memory */
     DS__OP_GIVEN = 1,  /* graph: the body becomes the node's */
+    DS__OP_OUTSIDE = 4, /* is not to be captured; if the stream captures, submit does nothing and gives DS__CHANGED */
+    DS__OP_INSIDE = 8, /* kernel: so it is unless the stream captures what u.kernel.capture says */
     DS__OP_DST = 0,    /* copy, fill: eight bits of `places` from here on say where the destination is */
     DS__OP_SRC = 8     /* copy: and where the source is */
 };
@@ -2081,6 +2083,8 @@ enum { DS__AT_UNKNOWN = 0, DS__AT_PAGEABLE, DS__AT_STABLE /* pageable, but it st
        DS__AT_DEVICE /* and the index */ };
 #define DS__MAX_DEVICES (256 - DS__AT_DEVICE)
 
+#define DS__CHANGED ((ds_result)(DS_NOT_READY + 1)) /* within the library only: the stream began or ended a capture since it was asked */
+
 /* A piece of stream work: what the core hands to a driver, what the CPU driver queues, what a layer sees. */
 typedef struct ds__op {
     uint8_t kind, flags;
@@ -2088,7 +2092,7 @@ typedef struct ds__op {
     uint32_t line;
     const char *file;             /* call site, or NULL */
     union {
-        struct { ds__kernel *kernel; size_t items, args_size; const void *args; const ds_grid *grid; } kernel;
+        struct { ds__kernel *kernel; size_t items, args_size; const void *args; const ds_grid *grid; uint64_t capture; } kernel;
         struct { void *dst; const void *src; size_t dst_pitch, src_pitch, width, height; } copy; /* bytes */
         struct { void *dst; size_t pitch, value_size, width, height; uint32_t value; } fill;      /* width: elements */
         struct { ds_host_fn fn; ds_callback_fn callback; void *user; ds_host_fn dtor_fn; uint64_t stream; } host;
@@ -2101,6 +2105,11 @@ typedef struct ds__op {
         struct { int64_t ns; } clock;        /* CPU driver: what follows was put in at this virtual time */
     } u;
 } ds__op;
+
+/* Whether the stream captures something else than the op is for; 0: nothing. */
+static inline int ds__op_changed(const ds__op *op, uint64_t capture) {
+    return (op->flags & DS__OP_OUTSIDE && capture) || (op->flags & DS__OP_INSIDE && capture != op->u.kernel.capture);
+}
 
 /* X(entry, parameters, arguments): everything a driver does, but starting, reporting and ending. Stream and event
    arguments are the driver's own objects; device is an index. Makes the table, the fault layer and its names.
@@ -2413,6 +2422,7 @@ static ds__node *ds__node_make(const ds__op *op, ds_device device, int priority)
     n->priority = priority;
     n->enabled = 1;
     n->op = *op;
+    n->op.flags = (uint8_t)(op->flags & ~(unsigned)(DS__OP_OUTSIDE | DS__OP_INSIDE));
     switch (n->kind) {
     case DS_NODE_KERNEL:
         ds__ref(op->u.kernel.kernel);
@@ -6160,7 +6170,7 @@ static ds_result ds__cuda_put_captured(ds__cuda_scope *scope, ds__cuda_stream *s
     return DS_OK;
 }
 
-/* While a capture is open that was begun here. */
+/* While a capture is open that was begun here, or was when the caller asked. */
 __attribute__((noinline)) static ds_result ds__cuda_submit_watched(ds__cuda_stream *s, const ds__op *op) {
     ds__cuda_scope scope;
     ds__cuda_look now;
@@ -6172,7 +6182,9 @@ __attribute__((noinline)) static ds_result ds__cuda_submit_watched(ds__cuda_stre
     int done = 0;
     ds__cuda_lock();
     if (r == DS_OK) r = ds__cuda_find_capture(&scope, s, &now, &c);
-    if (r == DS_OK && c && now.status == cudaStreamCaptureStatusActive) { r = ds__cuda_put_captured(&scope, s, c, op); done = 1; }
+    int active = r == DS_OK && c && now.status == cudaStreamCaptureStatusActive;
+    if (r == DS_OK && DS__UNLIKELY(ds__op_changed(op, active ? c->id : 0)) && (active || now.status == cudaStreamCaptureStatusNone)) r = DS__CHANGED;
+    else if (active) { r = ds__cuda_put_captured(&scope, s, c, op); done = 1; }
     ds__cuda_unlock();
     if (r == DS_OK && !done) r = ds__cuda_put(s, op);
     if (r == DS_OK && !done && (op->kind == DS__OP_WAIT || op->kind == DS__OP_WAIT_STREAM)) { /* it may have come into a capture */
@@ -6492,7 +6504,7 @@ static void ds__cuda_stop_capture(const ds__cuda_scope *scope, const ds__cuda_st
 }
 
 static ds_result ds__cuda_submit(void *stream, const ds__op *op) {
-    return DS__LIKELY(ds__captures_open() == 0) ? ds__cuda_put(stream, op) : ds__cuda_submit_watched(stream, op);
+    return DS__LIKELY(ds__captures_open() == 0 && !(op->flags & DS__OP_INSIDE)) ? ds__cuda_put(stream, op) : ds__cuda_submit_watched(stream, op);
 }
 
 /* ---- >>cuda memory ---- */
@@ -8906,10 +8918,10 @@ DSDEF void (ds_stream_scope_leave)(ds_scope *scope) {
 
 /* ---- >>core: stream work -------------------------------------------------------------------------------------------------------- */
 
-static ds__op ds__op_make(int kind) {
+static ds__op ds__op_make(int kind) { /* and flags << 8 */
     ds__op op;
     op.kind = (uint8_t)kind;
-    op.flags = 0;
+    op.flags = (uint8_t)(kind >> 8);
     op.places = 0;
     op.line = (uint32_t)ds__tls.site.line;
     op.file = ds__tls.site.file;
@@ -10876,9 +10888,12 @@ static ds_result ds__hooks(const ds__body *b, const ds__body *top, ds__stream *s
 static ds_result ds__launch_hooked(ds__stream *s, const ds__op *op) {
     const ds__body *b = op->u.graph.body;
     size_t skip = 0, left = SIZE_MAX, done;
+    ds__op outside = *op; /* the hooks prepare a launch, not a node */
+    outside.flags |= DS__OP_OUTSIDE;
     ds_result r = ds__hooks(b, b, s, DS_NOT_READY, &skip, &left);
     done = SIZE_MAX - left;
-    if (r >= 0) r = ds__submit(s, op);
+    if (r >= 0) r = ds__submit(s, &outside);
+    if (r == DS__CHANGED) r = ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "a capture began on the stream while the graph was launched");
     if (r >= 0 && done) DS_IGNORE(ds__hooks(b, b, s, r, &skip, &done));
     while (r < 0 && done) { /* each takes back what it did, so the last one first */
         skip = --done;

@@ -2095,6 +2095,7 @@ static ds_result ds__cpu_submit(void *stream, const ds__op *op) {
     if (ds__cpu_watched(s) && ds__cpu_submit_captured(s, op, &captured)) return captured;
     switch (op->kind) {
     case DS__OP_KERNEL:
+        if (DS__UNLIKELY(op->flags & DS__OP_INSIDE)) return DS__CHANGED; /* it would have been captured */
         if (DS__UNLIKELY(!op->u.kernel.kernel->cpu_fn)) return ds__cpu_kernel_load(0, op->u.kernel.kernel);
         return ds__cpu_enqueue(s, op, NULL);
     case DS__OP_COPY:
@@ -3250,6 +3251,7 @@ static int ds__cpu_submit_captured(ds__cpu_stream *s, const ds__op *op, ds_resul
     if (s->kind == DS__STREAM_LEGACY) handled = (*out = ds__cpu_legacy_used(s->device, 1)) < 0;
     else if (!s->capture) handled = 0;
     else if (s->capture->status != DS_CAPTURE_ACTIVE) *out = ds__capture_fail(DS_ERR_CAPTURE_INVALIDATED, s->capture, 0, "");
+    else if (ds__op_changed(op, s->capture->id)) *out = DS__CHANGED;
     else *out = ds__cpu_capture_op(s, s->capture, op);
     ds__lock_give(&ds__g.capture_lock);
     return handled;

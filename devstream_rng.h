@@ -1952,6 +1952,22 @@ static ds_result ds__rng_kernel(int which, ds_kernel *out) {
     return r;
 }
 
+/* inside: the capture that the kernel is for, 0: none. DS__CHANGED: the stream does not capture that. */
+static ds_result ds__rng_submit(ds__stream *s, ds_kernel kernel, size_t items, const ds__rng_args *a, uint64_t inside) {
+    ds__kernel *k = ds__pin(&ds__g.kernels, kernel.id);
+    if (!k) return ds__fail(DS_ERR_INVALID_HANDLE, "the kernel of a fill is gone");
+    ds__op op = ds__op_make(DS__OP_KERNEL | (inside ? DS__OP_INSIDE : DS__OP_OUTSIDE) << 8);
+    op.u.kernel.kernel = k;
+    op.u.kernel.items = items;
+    op.u.kernel.args_size = sizeof *a;
+    op.u.kernel.args = a;
+    op.u.kernel.grid = NULL;
+    op.u.kernel.capture = inside;
+    ds_result r = ds__submit(s, &op);
+    ds__unpin(&ds__g.kernels, k);
+    return r;
+}
+
 /* ---- in a graph ---- */
 
 /* Whether so many words are left of the sequence. */
@@ -1972,7 +1988,7 @@ static int ds__rng_read_failed(ds_event read) {
 /* The stream is pinned: its handle may be stale by now. */
 static ds_result ds__rng_record(ds__rng_graph *u, ds__stream *s) {
     ds__event *e = ds__pin(&ds__g.events, u->read.id);
-    ds_result r = e ? ds__record(e, s, DS__OP_RECORD) : DS_ERR_INVALID_HANDLE;
+    ds_result r = e ? ds__record(e, s, DS__OP_RECORD | DS__OP_OUTSIDE << 8) : DS_ERR_INVALID_HANDLE;
     if (e) ds__event_unpin(e);
     u->lost.id = r == DS_OK ? 0 : ds__handle(&s->slot);
     if (r == DS_OK) u->launched = 1;
@@ -1985,6 +2001,7 @@ static ds_result ds__rng_find(ds__rng_graph *u, const ds__stream *s) {
     if (lost) {
         r = ds__rng_record(u, lost);
         ds__stream_unpin(lost);
+        if (r == DS__CHANGED) r = ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "an earlier launch of the graph has to be waited for, and its stream captures now");
     } else if (ds__captures_open()) {
         r = ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "the host has to wait for an earlier launch of the graph, which a capture forbids");
     } else if ((r = ds__device_error(u->device, s->driver->device_synchronize(u->device.index))) == DS_OK) {
@@ -1992,6 +2009,10 @@ static ds_result ds__rng_find(ds__rng_graph *u, const ds__stream *s) {
         u->launched = 0;
     }
     return r;
+}
+
+static ds_result ds__rng_captures(void) {
+    return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "the graph has random numbers: a stream that captures cannot launch it; add it as a child graph");
 }
 
 /* Before and after a launch of a graph that has fills. */
@@ -2005,7 +2026,7 @@ static ds_result ds__rng_launch(void *user, ds__stream *s, ds_result how) {
         memset(&info, 0, sizeof info);
         if (ds__captures_open() && (r = s->driver->capture_query(s->native, &info)) < 0) return r;
         if (info.status != DS_CAPTURE_NONE)
-            return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "the graph has random numbers: a stream that captures cannot launch it; add it as a child graph");
+            return ds__rng_captures();
         if (s->device.type != u->device.type || s->device.index != u->device.index)
             return ds__fail(DS_ERR_DEVICE_MISMATCH, "the graph has random numbers of %s:%d: a stream of %s:%d cannot launch it", ds__type_name(u->device.type), u->device.index,
                             ds__type_name(s->device.type), s->device.index);
@@ -2019,8 +2040,9 @@ static ds_result ds__rng_launch(void *user, ds__stream *s, ds_result how) {
         if (r == DS_OK) r = ds__rng_room(g->offset, u->taken);
         if (r == DS_OK && u->lost.id) r = ds__rng_find(u, s);
         if (r == DS_OK && u->launched && ds__rng_read_failed(u->read)) u->launched = 0;
-        if (r == DS_OK && u->launched) r = ds__wait_event(stream, u->read, DS__OP_WAIT);
-        if (r == DS_OK) r = ds__launch(kernel, 1, NULL, &a, sizeof a, stream);
+        if (r == DS_OK && u->launched) r = ds__wait_event(stream, u->read, DS__OP_WAIT | DS__OP_OUTSIDE << 8);
+        if (r == DS_OK) r = ds__rng_submit(s, kernel, 1, &a, 0);
+        if (r == DS__CHANGED) r = ds__rng_captures();
         if (r == DS_OK) {
             g->offset += u->taken;
             u->change = ++g->changes;
@@ -2260,9 +2282,8 @@ static ds_result ds__rng_put(const ds__rng_way *w, ds__rng_args *a, uint64_t fir
         a->state = w->graph ? w->graph->state : NULL;
         a->seed = w->graph ? 0 : g->seed;
         a->start = *w->offset / 4 + skip;
-        ds_stream stream = { ds__handle(&w->stream->slot) };
         uint64_t items = g->device.type == DS_DEVICE_CUDA ? a->rows * a->stride : (count + DS__RNG_ITEM - 1) / DS__RNG_ITEM;
-        r = ds__launch(w->kernel, (size_t)items, NULL, a, sizeof *a, stream);
+        r = ds__rng_submit(w->stream, w->kernel, (size_t)items, a, w->graph ? w->graph->capture : 0);
     }
     if (r == DS_OK) *w->offset += taken;
     return r;
@@ -2277,7 +2298,7 @@ static ds_result ds__rng_halves(const ds__rng_way *w, const ds__rng_args *all, u
     size_t size = ds__rng_size(all->kind);
     if ((count - 1) * size >= DS__RNG_INDEXED) {
         ds_result r = ds__rng_halves(w, all, first, count / 2);
-        return r < 0 ? r : ds__rng_halves(w, all, first + count / 2, count - count / 2);
+        return r != DS_OK ? r : ds__rng_halves(w, all, first + count / 2, count - count / 2);
     }
     ds__rng_args part = *all;
     part.out = (char *)all->out + first * size;
@@ -2326,16 +2347,19 @@ static ds_result ds__rng_fill(ds_rng rng, const ds_rng_fill_desc *d, ds__stream 
         if (r == DS_OK && d->count && known && p.kind == DS_MEMORY_DEVICE && (p.device.type != s->device.type || p.device.index != s->device.index))
             r = ds__fail(DS_ERR_DEVICE_MISMATCH, "out is on %s:%d, the stream on %s:%d", ds__type_name(p.device.type), p.device.index, ds__type_name(s->device.type), s->device.index);
         ds__rng_way w = { .generator = g, .stream = s };
-        void *graph = NULL;
+        uint64_t before = g->offset;
         if (r == DS_OK) r = ds__rng_kernel(which, &w.kernel);
-        if (r == DS_OK) r = ds__capture_attachment(s, g, ds__rng_graph_make, g, ds__rng_graph_release, ds__rng_launch, &graph);
-        if (r == DS_OK) {
+        if (r == DS_OK) r = DS__CHANGED;
+        for (int i = 0; i < 100 && r == DS__CHANGED; i++) { /* until no capture begins or ends on the stream meanwhile */
+            void *graph = NULL;
+            r = ds__capture_attachment(s, g, ds__rng_graph_make, g, ds__rng_graph_release, ds__rng_launch, &graph);
+            if (r != DS_OK) break;
             w.graph = graph;
             w.offset = w.graph ? &w.graph->taken : &g->offset;
-            uint64_t before = g->offset;
             r = part ? ds__rng_put(&w, &a, d->first, d->count, total) : ds__rng_cut(&w, &a, d->count);
-            if (g->offset != before) g->changes++;
         }
+        if (r == DS__CHANGED) r = ds__fail(DS_ERR_ILLEGAL_STATE, "captures begin and end on the stream all the while");
+        if (g->offset != before) g->changes++;
     }
     pthread_mutex_unlock(&g->lock);
     ds__generator_drop(g);

@@ -524,7 +524,7 @@ static void lay_over(ds_stream stream) {
     layer = *below;
     layer.submit = submit_after_guest;
     layer.event_export = export_after_guest;
-    s->driver = ds__g.driver[1] = &layer;
+    s->driver = ds__g.driver[ds__backend_of(s->device)] = &layer;
     ds__stream_unpin(s);
 }
 static void *fail_to_record(void *user) {
@@ -887,6 +887,140 @@ static void test_a_refused_fill_does_not_keep_a_launchs_words(void **state) {
     run_alone(launch_in_vain);
 }
 
+/* Another thread begins or ends a capture on the stream when a fill or a launch is about to put a kernel there. */
+static ds_device where;
+static ds_graph ended;
+static int destroy_it;
+static void *begin_a_capture(void *user) {
+    ok(ds_capture_begin(drawing, DS_CAPTURE_RELAXED));
+    return user;
+}
+static void *end_the_capture(void *user) {
+    ok(ds_capture_end(drawing, &ended));
+    if (destroy_it) ok(ds_graph_destroy(ended));
+    return user;
+}
+static void guest_begins_a_capture(void) { pthread_join(begin(begin_a_capture, NULL), NULL); }
+static void guest_ends_the_capture(void) { pthread_join(begin(end_the_capture, NULL), NULL); }
+static void begin_to_draw(void) {
+    ok(ds_device_set(where));
+    drawing = stream_on(where);
+    beside = stream_on(where);
+    ok(ds_rng_create(&(ds_rng_desc){ .device = where, .seed = 5 }, &from));
+    ok(ds_alloc(where, 64, &drawn[0]));
+    ok(ds_rng_bits(from, ds_uint32(), drawn[0], 16, drawing)); /* what is made at the first use cannot be made in a capture */
+    ok(ds_rng_set_seed(from, 5));
+    ok(ds_rng_set_offset(from, 0));
+    ok(ds_stream_synchronize(drawing));
+    lay_over(drawing);
+}
+static void end_drawing(void) {
+    ok(ds_free(drawn[0]));
+    ok(ds_rng_destroy(from));
+    ok(ds_stream_destroy(drawing));
+    ok(ds_stream_destroy(beside));
+    ds__g.driver[ds__backend_of(where)] = below;
+}
+static void capture_sixteen(ds_graph_exec *out) {
+    ds_graph g;
+    ok(ds_capture_begin(drawing, DS_CAPTURE_RELAXED));
+    ok(ds_rng_bits(from, ds_uint32(), drawn[0], 16, drawing));
+    ok(ds_capture_end(drawing, &g));
+    ok(ds_graph_instantiate(g, NULL, out));
+    ok(ds_graph_destroy(g));
+}
+/* The words that are there now are those from this offset on. */
+static void expect_sixteen(uint64_t offset) {
+    uint32_t got[16], want[16];
+    uint64_t now;
+    ds_rng like;
+    ok(ds_device_synchronize(where));
+    ok(ds_copy(got, drawn[0], 64, beside));
+    ok(ds_rng_get_offset(from, &now));
+    holds(now == offset + 16);
+    ok(ds_rng_create(&(ds_rng_desc){ .device = where, .seed = 5 }, &like));
+    ok(ds_rng_set_offset(like, offset));
+    ok(ds_rng_bits(like, ds_uint32(), drawn[0], 16, beside));
+    ok(ds_copy(want, drawn[0], 64, beside));
+    ok(ds_stream_synchronize(beside));
+    holds(!memcmp(got, want, 64));
+    ok(ds_rng_destroy(like));
+}
+
+static void draw_when_a_capture_begins(void) {
+    ds_graph_exec x;
+    begin_to_draw();
+    guest = guest_begins_a_capture;
+    guest_kind = DS__OP_KERNEL;
+    ok(ds_rng_bits(from, ds_uint32(), drawn[0], 16, drawing));
+    holds(guest_kind == -1);
+    ok(ds_capture_end(drawing, &ended));
+    ok(ds_graph_instantiate(ended, NULL, &x));
+    ok(ds_graph_destroy(ended));
+    for (uint64_t i = 0; i < 3; i++) {
+        ok(ds_graph_launch(x, drawing));
+        expect_sixteen(16 * i);
+    }
+    ok(ds_graph_exec_destroy(x));
+    end_drawing();
+}
+static void draw_when_a_capture_ends(void) {
+    begin_to_draw();
+    ok(ds_capture_begin(drawing, DS_CAPTURE_RELAXED));
+    guest = guest_ends_the_capture;
+    guest_kind = DS__OP_KERNEL;
+    ok(ds_rng_bits(from, ds_uint32(), drawn[0], 16, drawing));
+    holds(guest_kind == -1);
+    expect_sixteen(0);
+    if (!destroy_it) ok(ds_graph_destroy(ended));
+    end_drawing();
+}
+static void launch_when_a_capture_begins(void) {
+    static const int kinds[] = { DS__OP_KERNEL, DS__OP_WAIT, DS__OP_GRAPH, DS__OP_RECORD };
+    ds_graph_exec x;
+    size_t nodes;
+    uint64_t offset = 0;
+    begin_to_draw();
+    capture_sixteen(&x);
+    ok(ds_graph_launch(x, drawing));
+    expect_sixteen(0);
+    for (int i = 0; i < 4; i++) {
+        guest = guest_begins_a_capture;
+        guest_kind = kinds[i];
+        ds_result r = ds_graph_launch(x, drawing);
+        holds(guest_kind == -1 && r == (i < 3 ? DS_ERR_CAPTURE_UNSUPPORTED : DS_OK));
+        ok(ds_capture_end(drawing, &ended));
+        ok(ds_graph_get_nodes(ended, NULL, 0, &nodes));
+        holds(nodes == 0);
+        ok(ds_graph_destroy(ended));
+        if (r == DS_OK) expect_sixteen(offset += 16);
+        for (int k = 0; k < 2; k++) {
+            ok(ds_graph_launch(x, k ? drawing : beside));
+            expect_sixteen(offset += 16);
+        }
+    }
+    ok(ds_graph_exec_destroy(x));
+    end_drawing();
+}
+static void in_every_way(void (*test)(void)) {
+    for (int i = 0; i < 2; i++) {
+        where = i ? ds_cuda(0) : ds_cpu(0);
+        run_alone(test);
+    }
+}
+static void test_a_fill_is_put_where_a_capture_has_just_begun(void **state) {
+    (void)state;
+    in_every_way(draw_when_a_capture_begins);
+}
+static void test_a_fill_is_put_where_a_capture_has_just_ended(void **state) {
+    (void)state;
+    for (destroy_it = 0; destroy_it < 2; destroy_it++) in_every_way(draw_when_a_capture_ends);
+}
+static void test_a_launch_of_fills_does_not_come_into_a_capture_that_has_just_begun(void **state) {
+    (void)state;
+    in_every_way(launch_when_a_capture_begins);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_thread_that_never_called_may_end_it),
@@ -910,6 +1044,9 @@ int main(void) {
         cmocka_unit_test(test_a_launch_whose_stream_is_destroyed_meanwhile_is_waited_for),
         cmocka_unit_test(test_a_launch_that_could_not_be_recorded_is_waited_for),
         cmocka_unit_test(test_a_refused_fill_does_not_keep_a_launchs_words),
+        cmocka_unit_test(test_a_fill_is_put_where_a_capture_has_just_begun),
+        cmocka_unit_test(test_a_fill_is_put_where_a_capture_has_just_ended),
+        cmocka_unit_test(test_a_launch_of_fills_does_not_come_into_a_capture_that_has_just_begun),
     };
     return cmocka_run_group_tests_name("what happens in between", tests, NULL, NULL);
 }
