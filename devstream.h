@@ -11324,12 +11324,16 @@ DSDEF ds_result (ds_capture_function)(ds_stream stream, ds_capture_fn fn, void *
 typedef ds_result (*ds__attachment_fn)(uint64_t capture, void *user, void **out);
 __attribute__((unused)) static ds_result ds__capture_attachment(ds__stream *s, const void *key, ds__attachment_fn make_fn, void *user, ds_host_fn release_fn, ds__launch_fn launch_fn, void **out) {
     ds_capture_info info;
+    ds__graph *g = NULL;
+    ds_result r = DS_OK;
     *out = NULL;
-    if (DS__LIKELY(ds__captures_open() == 0)) return DS_OK;
-    memset(&info, 0, sizeof info);
-    ds_result r = s->driver->capture_query(s->native, &info);
-    if (r < 0 || info.status != DS_CAPTURE_ACTIVE || !info.graph.id) return r;
-    ds__graph *g = ds__graph_take(info.graph);
+    for (int i = 0; i < 100 && !g; i++) { /* a graph that is gone since was that of a capture that is over */
+        if (DS__LIKELY(ds__captures_open() == 0)) return DS_OK;
+        memset(&info, 0, sizeof info);
+        r = s->driver->capture_query(s->native, &info);
+        if (r < 0 || info.status != DS_CAPTURE_ACTIVE || !info.graph.id) return r;
+        g = ds__graph_take(info.graph);
+    }
     if (!g) return DS_ERR_INVALID_HANDLE;
     for (size_t i = 0; i < g->body->object_count && !*out; i++)
         if (g->body->object[i]->key == key && g->body->object[i]->capture == info.id) *out = g->body->object[i]->user;

@@ -1002,6 +1002,26 @@ static void launch_when_a_capture_begins(void) {
     ok(ds_graph_exec_destroy(x));
     end_drawing();
 }
+static int guest_after_query;
+static ds_result query_before_guest(void *stream, ds_capture_info *out) {
+    ds_result r = below->capture_query(stream, out);
+    if (guest_after_query) {
+        guest_after_query = 0;
+        guest();
+    }
+    return r;
+}
+static void draw_when_the_captured_graph_goes(void) {
+    begin_to_draw();
+    ok(ds_capture_begin(drawing, DS_CAPTURE_RELAXED));
+    layer.capture_query = query_before_guest;
+    guest = guest_ends_the_capture;
+    guest_after_query = destroy_it = 1;
+    ok(ds_rng_bits(from, ds_uint32(), drawn[0], 16, drawing));
+    holds(!guest_after_query);
+    expect_sixteen(0);
+    end_drawing();
+}
 static void in_every_way(void (*test)(void)) {
     for (int i = 0; i < 2; i++) {
         where = i ? ds_cuda(0) : ds_cpu(0);
@@ -1015,6 +1035,7 @@ static void test_a_fill_is_put_where_a_capture_has_just_begun(void **state) {
 static void test_a_fill_is_put_where_a_capture_has_just_ended(void **state) {
     (void)state;
     for (destroy_it = 0; destroy_it < 2; destroy_it++) in_every_way(draw_when_a_capture_ends);
+    in_every_way(draw_when_the_captured_graph_goes);
 }
 static void test_a_launch_of_fills_does_not_come_into_a_capture_that_has_just_begun(void **state) {
     (void)state;
