@@ -566,7 +566,8 @@ DSDEF DS_MUST_USE ds_result ds_mem_ipc_collect(void);
 
 /* ---- debugging ----------------------------------------------------------------------------------------------------------- */
 
-/** Checks all structures of the allocator of a device (DS_DEVICE_HOST: of pinned memory): DS_ERR_ILLEGAL_STATE and a sentence when one is damaged. */
+/** Checks all structures of the allocator of a device (DS_DEVICE_HOST: of pinned memory), and that its statistics, those of its pools and what limits go by are the
+    sums of its blocks: DS_ERR_ILLEGAL_STATE and a sentence when one is damaged. */
 DSDEF DS_MUST_USE ds_result ds_mem_validate(ds_device device);
 
 #ifdef __cplusplus
@@ -888,6 +889,7 @@ struct ds__mdevice {
     _Atomic uint8_t async;        /* the driver's own pool was used */
     _Atomic size_t async_bytes;   /* of blocks that are its; what it has beyond them is asked for with the statistics only */
     int64_t async_peak[2];        /* of what was reserved with that: all, large */
+    _Atomic uint64_t moving;      /* calls that are between `reserved` and the segments: how many now, and, from bit 32 on, were ever */
     _Atomic int deferred;         /* blocks in the arenas' lists of that name */
     _Atomic uint64_t giver;       /* handle of the stream that gives back to the driver's pool what ended streams had; 0: not needed yet */
 };
@@ -2940,16 +2942,27 @@ static int ds__within(_Atomic size_t *sum, size_t size, size_t limit) {
     } while (!atomic_compare_exchange_weak(sum, &was, was + size));
     return 1;
 }
-/* Bytes that the allocator may still take from the driver. */
+/* From here until ds__move_end what is reserved may be more than what segments have. */
+static void ds__move_begin(ds__mdevice *dev) { atomic_fetch_add(&dev->moving, ((uint64_t)1 << 32) + 1); }
+static void ds__move_end(ds__mdevice *dev) { atomic_fetch_sub(&dev->moving, 1); }
+/* Bytes that the allocator may still take from the driver: until a segment has them (ds__count_reserved) or ds__unreserve. */
 static ds_result ds__reserve(ds__arena *a, size_t size) {
-    if (!ds__within(&a->pool->reserved, size, a->pool->limit)) return DS_ERR_LIMIT_EXCEEDED;
-    if (ds__within(&a->dev->reserved, size, atomic_load(&a->dev->limit))) return DS_OK;
-    atomic_fetch_sub(&a->pool->reserved, size);
+    ds__move_begin(a->dev);
+    int in_pool = ds__within(&a->pool->reserved, size, a->pool->limit);
+    if (in_pool && ds__within(&a->dev->reserved, size, atomic_load(&a->dev->limit))) return DS_OK;
+    if (in_pool) atomic_fetch_sub(&a->pool->reserved, size);
+    ds__move_end(a->dev);
     return DS_ERR_LIMIT_EXCEEDED;
 }
 static void ds__unreserve(ds__arena *a, size_t size) {
     atomic_fetch_sub(&a->pool->reserved, size);
     atomic_fetch_sub(&a->dev->reserved, size);
+    ds__move_end(a->dev);
+}
+/* A segment has the bytes; less than 0: it has them no more, and ds__unreserve follows. The arena is locked. */
+static void ds__count_reserved(ds__arena *a, int kind, int64_t by) {
+    ds__meters(a, kind, DS__RESERVED, by);
+    if (by > 0) ds__move_end(a->dev); else ds__move_begin(a->dev);
 }
 
 /* A description of a segment, in no list. */
@@ -3173,7 +3186,7 @@ static ds_result ds__grow_plain(ds__arena *a, int kind, size_t size) {
         b->seg = s;
         s->first = b;
         ds__segment_in(a, s);
-        ds__meters(a, kind, DS__RESERVED, (int64_t)want);
+        ds__count_reserved(a, kind, (int64_t)want);
         ds__count_segment(a, s, 1);
         ds__mem_note(a->dev, DS_ACTION_SEGMENT_ALLOC, (uint64_t)(uintptr_t)base, want, a->stream_id, a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line, NULL);
         b->state = DS_BLOCK_FREE;
@@ -3213,7 +3226,7 @@ static ds_result ds__segment_return(ds__arena *a, ds__segment *s) {
     ds__segment_out(a, s);
     ds__mblock_drop(a, s->first);
     s->first = NULL;
-    ds__meters(a, kind, DS__RESERVED, -(int64_t)size);
+    ds__count_reserved(a, kind, -(int64_t)size);
     ds__count_segment(a, s, -1);
     DS__COUNT_CALL(a, driver_frees, 1);
     ds__mem_note(a->dev, DS_ACTION_SEGMENT_FREE, (uint64_t)(uintptr_t)copy.base, size, a->stream_id, a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line, NULL);
@@ -3274,12 +3287,14 @@ static ds_result ds__grow_space(ds__arena *a, int kind, size_t size) {
     size_t asked = page;
     page = (page + least - 1) / least * least;
     reserve = reserve / page * page; /* whole pages; what is behind them stays unused */
+    ds__move_begin(dev);
     ds__segment *s = reserve ? ds__segment_new(a, kind, DS__FROM_SPACE, base, reserve, page) : NULL;
     ds__arena_lock(a);
     ds__mblock *b = s ? ds__mblock_new(a) : NULL;
     if (!b) {
         ds__arena_unlock(a);
         if (s) ds__segment_drop(s);
+        ds__move_end(dev);
         ds__space_release(dev->device, base, reserve);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a segment");
     }
@@ -3291,6 +3306,7 @@ static ds_result ds__grow_space(ds__arena *a, int kind, size_t size) {
     s->native = asked;
     ds__segment_in(a, s);
     ds__hole_in(a, b);
+    ds__move_end(dev);
     ds__arena_unlock(a);
     return DS_OK;
 }
@@ -3374,7 +3390,7 @@ static ds_result ds__grow_mapped(ds__arena *a, int kind, size_t size) {
             return r;
         }
         s->mapped += need;
-        ds__meters(a, kind, DS__RESERVED, (int64_t)need);
+        ds__count_reserved(a, kind, (int64_t)need);
         ds__mem_note(a->dev, DS_ACTION_SEGMENT_MAP, (uint64_t)(uintptr_t)fresh->ptr, need, a->stream_id, a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line, NULL);
         (void)ds__merge_in(a, fresh);
         ds__arena_unlock(a);
@@ -3412,7 +3428,7 @@ static size_t ds__unmap_block(ds__arena *a, ds__mblock *b, size_t most) {
     if (!done || (middle && middle != b)) { b->quiet = 0; (void)ds__merge_in(a, b); }
     if (done) {
         s->mapped -= done;
-        ds__meters(a, s->kind, DS__RESERVED, -(int64_t)done);
+        ds__count_reserved(a, s->kind, -(int64_t)done);
         ds__mem_note(a->dev, DS_ACTION_SEGMENT_UNMAP, (uint64_t)(uintptr_t)(s->base + from), done, a->stream_id, a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line, NULL);
     }
     ds__arena_unlock(a);
@@ -4447,7 +4463,7 @@ static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, 
             seg->first = b;
             seg->direct = 1;
             ds__segment_in(a, seg);
-            ds__meters(a, q->kind, DS__RESERVED, (int64_t)q->size);
+            ds__count_reserved(a, q->kind, (int64_t)q->size);
             if (async) atomic_fetch_add(&a->dev->async_bytes, q->size);
             ds__count_segment(a, seg, 1);
             DS__COUNT_CALL(a, driver_allocs, 1);
@@ -4473,8 +4489,8 @@ static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, 
         r = DS_ERR_OUT_OF_MEMORY;
     }
     if (base) {
-        ds__unreserve(a, q->size);
         if (seg) ds__segment_drop(seg);
+        ds__unreserve(a, q->size);
         DS_IGNORE(async ? ds__async_free(q->s, base) : ds__segment_free(a->dev->device, base, q->size, 0));
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of %zu bytes", q->asked);
     }
@@ -4601,7 +4617,7 @@ static void ds__direct_over(ds__arena *a, ds__mblock *b) {
     b->uses = NULL;
     b->quiet = b->stale = 0;
     ds__segment_out(a, s);
-    ds__meters(a, kind, DS__RESERVED, -(int64_t)size);
+    ds__count_reserved(a, kind, -(int64_t)size);
     if (s->source == DS__FROM_ASYNC) atomic_fetch_sub(&a->dev->async_bytes, size);
     ds__count_segment(a, s, -1);
     DS__COUNT_CALL(a, driver_frees, 1);
@@ -5682,30 +5698,125 @@ static ds_result ds__validate_arena(ds__arena *a, int64_t sum[2][DS__METRICS], i
     return held ? DS_NOT_READY : DS_OK;
 }
 
+/* Checks what a device counts, or a pool: the sums of its blocks and segments. */
+static ds_result ds__validate_sums(ds__mdevice *dev, ds__mpool *only, int64_t sum[2][DS__METRICS], int64_t meter[2][DS__METERS]) {
+    static const char *const names[] = { "allocation", "allocated_bytes", "requested_bytes", "active", "active_bytes" };
+    static const char *const more[] = { "segment", "reserved_bytes", "inactive_split", "inactive_split_bytes" };
+    const char *where = only ? " of a pool" : "";
+    ds__domain *d = only ? &only->stats : &dev->stats;
+    int64_t now[2][DS__METRICS];
+    ds__domain_now(dev, only, now, NULL);
+    for (int k = 0; k < 2; k++) {
+        for (int m = 0; m < DS__METRICS; m++)
+            DS__SOUND(sum[k][m] == now[k][m], "%s of the %s blocks%s are %lld, %lld were counted", names[m], k ? "large" : "small", where, (long long)sum[k][m], (long long)now[k][m]);
+        for (int m = 0; m < DS__METERS; m++) {
+            long long counted = (long long)atomic_load(&d->meter[k][m].now);
+            DS__SOUND(meter[k][m] == counted, "%s of the %s blocks%s are %lld, %lld were counted", more[m], k ? "large" : "small", where, (long long)meter[k][m], counted);
+        }
+    }
+    for (int m = 0; m < DS__METERS; m++) {
+        long long all = (long long)atomic_load(&d->all[m].now), both = (long long)(meter[0][m] + meter[1][m]);
+        DS__SOUND(all == both, "%s of both kinds%s are %lld, %lld were counted", more[m], where, both, all);
+    }
+    return DS_OK;
+}
+
+/* What the segments of a device have, or of a pool; and the oversize ones, as they were counted. */
+typedef struct ds__mcount { size_t segments, bytes, async; int64_t over_blocks, over_segments; } ds__mcount;
+static ds_result ds__validate_count(const ds__mcount *n, ds__mdevice *dev, ds__mpool *only) {
+    ds__domain *d = only ? &only->stats : &dev->stats;
+    int64_t blocks = atomic_load(&d->oversize_allocations.now), segments = atomic_load(&d->oversize_segments.now);
+    DS__SOUND(n->over_blocks == blocks && n->over_segments == segments, "%lld blocks and %lld segments%s are oversize, %lld and %lld were counted", (long long)n->over_blocks,
+              (long long)n->over_segments, only ? " of a pool" : "", (long long)blocks, (long long)segments);
+    return DS_OK;
+}
+
+/* The registry is locked. The segment is where its address belongs; where one has just been given back another may be. */
+static int ds__is_sorted(const ds__segment *s) {
+    size_t i = ds__sorted_after((uintptr_t)s->base);
+    while (i > 0 && ds__m.sorted[i - 1] != s && ds__m.sorted[i - 1]->base == s->base) i--;
+    return i > 0 && ds__m.sorted[i - 1] == s;
+}
+
+/* The table of all segments by address: in order, no two in one place, all of the device's there and no others. *out_listed: the device's. Everything is locked. */
+static ds_result ds__validate_sorted(ds__mdevice *dev, size_t *out_listed) {
+    ds_result r = DS_OK;
+    *out_listed = 0;
+    pthread_mutex_lock(&ds__m.registry);
+    for (size_t i = 0; i < ds__m.sorted_count; i++) {
+        ds__segment *s = ds__m.sorted[i];
+        const ds__segment *next = i + 1 < ds__m.sorted_count ? ds__m.sorted[i + 1] : NULL;
+        const ds__arena *a = atomic_load(&s->arena);
+        if (next && r == DS_OK && (next->base < s->base || (next->base < s->base + s->size && a && !s->leaving && !next->leaving && atomic_load(&((ds__segment *)(uintptr_t)next)->arena))))
+            r = ds__fail(DS_ERR_ILLEGAL_STATE, "in the table by address the segment at %p reaches into the next one at %p", (void *)s->base, (void *)next->base);
+        *out_listed += a && a->dev == dev;
+    }
+    for (ds__mpool *p = &dev->main; p && r == DS_OK; p = p->next)
+        for (ds__arena *a = p->arenas; a; a = a->next)
+            for (const ds__segment *s = a->segments; s && r == DS_OK; s = s->next)
+                if (!ds__is_sorted(s)) r = ds__fail(DS_ERR_ILLEGAL_STATE, "the segment at %p is not in its place in the table by address", (void *)s->base);
+    pthread_mutex_unlock(&ds__m.registry);
+    return r;
+}
+
+/* Checks what limits go by, the oversize ones and the table by address. Everything is locked; but who takes memory from the driver or gives some back has no lock meanwhile. */
+static ds_result ds__validate_reserved(ds__mdevice *dev) {
+    uint64_t moving = atomic_load(&dev->moving);
+    ds__mcount all = { 0, 0, 0, 0, 0 };
+    size_t listed, wrong = 0, held = 0, has = 0;
+    ds_result r = ds__validate_sorted(dev, &listed);
+    for (ds__mpool *p = &dev->main; p && r == DS_OK; p = p->next) {
+        ds__mcount n = { 0, 0, 0, 0, 0 };
+        for (ds__arena *a = p->arenas; a; a = a->next)
+            for (const ds__segment *s = a->segments; s; s = s->next) {
+                n.segments++;
+                n.bytes += s->mapped;
+                n.async += s->source == DS__FROM_ASYNC ? s->size : 0;
+                n.over_segments += !s->page && s->oversize;
+                for (const ds__mblock *b = s->first; b; b = b->next) n.over_blocks += b->oversize;
+            }
+        size_t reserved = atomic_load(&p->reserved);
+        if (reserved != n.bytes && !wrong++) { held = reserved; has = n.bytes; }
+        all = (ds__mcount){ all.segments + n.segments, all.bytes + n.bytes, all.async + n.async, all.over_blocks + n.over_blocks, all.over_segments + n.over_segments };
+        if (p != &dev->main) r = ds__validate_count(&n, dev, p);
+    }
+    size_t reserved = atomic_load(&dev->reserved), async = atomic_load(&dev->async_bytes);
+    if (r == DS_OK) r = ds__validate_count(&all, dev, NULL);
+    if (r < 0) return r;
+    DS__SOUND(async == all.async, "blocks of the driver's own pool have %zu bytes, %zu were counted", all.async, async);
+    if ((uint32_t)moving || atomic_load(&dev->moving) != moving) return DS_OK;
+    DS__SOUND(!wrong, "the limit of a pool goes by %zu bytes, its segments have %zu", held, has);
+    DS__SOUND(reserved == all.bytes, "the limit goes by %zu bytes, the segments have %zu", reserved, all.bytes);
+    DS__SOUND(listed == all.segments, "the table by address has %zu segments of the device, which has %zu", listed, all.segments);
+    return DS_OK;
+}
+
 /* Checks a device: every arena, and that the statistics are the sums. */
 static ds_result ds__validate(ds__mdevice *dev) {
-    int64_t sum[2][DS__METRICS], meter[2][DS__METERS], now[2][DS__METRICS];
+    int64_t sum[2][DS__METRICS], meter[2][DS__METERS];
     int busy = 0;
     ds_result r = DS_OK;
     memset(sum, 0, sizeof sum);
     memset(meter, 0, sizeof meter);
     ds__mem_lock_all(dev);
-    for (ds__mpool *p = &dev->main; p && r == DS_OK; p = p->next)
+    for (ds__mpool *p = &dev->main; p && r == DS_OK; p = p->next) {
+        int64_t of_pool[2][DS__METRICS], metered[2][DS__METERS];
+        int working = 0; /* another thread works on a block: the sums are not all there */
+        memset(of_pool, 0, sizeof of_pool);
+        memset(metered, 0, sizeof metered);
         for (ds__arena *a = p->arenas; a && r == DS_OK; a = a->next) {
-            r = ds__validate_arena(a, sum, meter);
-            if (r == DS_NOT_READY) { busy = 1; r = DS_OK; } /* another thread works on a block: the sums are not all there */
+            r = ds__validate_arena(a, of_pool, metered);
+            if (r == DS_NOT_READY) { working = 1; r = DS_OK; }
         }
-    ds__domain_now(dev, NULL, now, NULL);
-    static const char *const names[] = { "allocation", "allocated_bytes", "requested_bytes", "active", "active_bytes" };
-    static const char *const more[] = { "segment", "reserved_bytes", "inactive_split", "inactive_split_bytes" };
-    for (int k = 0; k < 2 && r == DS_OK && !busy; k++) {
-        for (int m = 0; m < DS__METRICS && r == DS_OK; m++)
-            if (sum[k][m] != now[k][m]) r = ds__fail(DS_ERR_ILLEGAL_STATE, "%s of the %s blocks are %lld, %lld were counted", names[m], k ? "large" : "small", (long long)sum[k][m], (long long)now[k][m]);
-        for (int m = 0; m < DS__METERS && r == DS_OK; m++) {
-            long long counted = (long long)atomic_load(&dev->stats.meter[k][m].now);
-            if (meter[k][m] != counted) r = ds__fail(DS_ERR_ILLEGAL_STATE, "%s of the %s blocks are %lld, %lld were counted", more[m], k ? "large" : "small", (long long)meter[k][m], counted);
+        for (int k = 0; k < 2; k++) {
+            for (int m = 0; m < DS__METRICS; m++) sum[k][m] += of_pool[k][m];
+            for (int m = 0; m < DS__METERS; m++) meter[k][m] += metered[k][m];
         }
+        if (r == DS_OK && !working && p != &dev->main) r = ds__validate_sums(dev, p, of_pool, metered);
+        busy |= working;
     }
+    if (r == DS_OK && !busy) r = ds__validate_sums(dev, NULL, sum, meter);
+    if (r == DS_OK) r = ds__validate_reserved(dev);
     ds__mem_unlock_all(dev);
     return r;
 }
