@@ -192,7 +192,9 @@ DSDEF void ds_mem_label_pop(void);
     were not used, and to pools that someone has. What the driver's own pool keeps goes too, behind the work of the streams whose blocks it was.
     *out_released (NULL allowed): bytes. DS_ERR_CAPTURE_UNSUPPORTED while a capture is open. */
 DSDEF DS_MUST_USE ds_result ds_mem_empty_cache(ds_device device, size_t *out_released);
-/** The same until at most `keep` bytes are reserved. */
+/** The same of what one stream has cached in its device's default pool. */
+DSDEF DS_MUST_USE ds_result ds_mem_empty_cache_of(ds_stream stream, size_t *out_released);
+/** The same as ds_mem_empty_cache until at most `keep` bytes are reserved. */
 DSDEF DS_MUST_USE ds_result ds_mem_trim(ds_device device, size_t keep, size_t *out_released);
 
 /* ---- pools ------------------------------------------------------------------------------------------------------- */
@@ -586,6 +588,7 @@ DSDEF DS_MUST_USE ds_result ds_mem_validate(ds_device device);
 #define ds_mem_record_stream(...) (DS_HERE_, ds_mem_record_stream(__VA_ARGS__))
 #define ds_mem_find(...) (DS_HERE_, ds_mem_find(__VA_ARGS__))
 #define ds_mem_empty_cache(...) (DS_HERE_, ds_mem_empty_cache(__VA_ARGS__))
+#define ds_mem_empty_cache_of(...) (DS_HERE_, ds_mem_empty_cache_of(__VA_ARGS__))
 #define ds_mem_trim(...) (DS_HERE_, ds_mem_trim(__VA_ARGS__))
 #define ds_pool_create(...) (DS_HERE_, ds_pool_create(__VA_ARGS__))
 #define ds_pool_destroy(...) (DS_HERE_, ds_pool_destroy(__VA_ARGS__))
@@ -4755,6 +4758,26 @@ static ds_result ds__mem_empty(ds_device device, size_t keep, size_t *out_releas
 DSDEF ds_result (ds_mem_empty_cache)(ds_device device, size_t *out_released) {
     DS__ENTER("ds_mem_empty_cache");
     return ds__mem_empty(device, 0, out_released);
+}
+DSDEF ds_result (ds_mem_empty_cache_of)(ds_stream stream, size_t *out_released) {
+    if (out_released) *out_released = 0;
+    DS__ENTER("ds_mem_empty_cache_of");
+    ds__stream *s = ds__stream_pin(stream);
+    if (!s) return DS_ERR_INVALID_HANDLE;
+    ds__mdevice *dev = ds__mem_device_at(ds__backend_of(s->device), s->device.index);
+    ds_result r = DS_OK;
+    if (ds__captures_open()) r = ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "memory cannot be given back while a capture is open");
+    else if (DS__UNLIKELY(ds__sync_watched())) r = ds__sync_tell("waits for blocks that other streams use");
+    if (r == DS_OK && dev) r = ds__check(&dev->main, 1);
+    ds__arena *a = r == DS_OK && dev ? ds__arena_main(s, stream) : NULL;
+    if (r == DS_OK && dev && !a) r = ds__mem_error();
+    if (a) {
+        (void)ds__poll(a, 1);
+        size_t done = ds__arena_trim(a, SIZE_MAX, 0);
+        if (out_released) *out_released = done;
+    }
+    ds__stream_unpin(s);
+    return r;
 }
 DSDEF ds_result (ds_mem_trim)(ds_device device, size_t keep, size_t *out_released) {
     DS__ENTER("ds_mem_trim");

@@ -489,6 +489,43 @@ static void test_contents_survive_any_growth(void **state) {
 
 /* ---- giving back ---- */
 
+static void test_the_cache_of_one_stream_is_emptied_by_itself(void **state) {
+    (void)state;
+    for (int preset = 0; preset < PRESETS; preset++) {
+        begin(preset);
+        ds_stream s = stream(0), t = stream(0), user = stream(0), idle = stream(0);
+        gate g = { 0 };
+        size_t released = 5, one, all;
+        ds_graph graph;
+        ok(ds_mem_empty_cache_of(idle, &released)); /* which has nothing */
+        assert_int_equal(released, 0);
+        void *p = block(24 * MIB, s);
+        one = ds_mem_reserved(harness_device(0));
+        void *q = block(24 * MIB, t);
+        all = ds_mem_reserved(harness_device(0));
+        ok(ds_mem_free(q));
+        gate_close(user, &g);
+        ok(ds_mem_record_use(p, user));
+        ok(ds_mem_free(p));
+        ok(ds_capture_begin(idle, DS_CAPTURE_RELAXED));
+        refused(ds_mem_empty_cache_of(t, &released), DS_ERR_CAPTURE_UNSUPPORTED);
+        ok(ds_capture_end(idle, &graph));
+        ok(ds_graph_destroy(graph));
+        pthread_t thread = spawn(open_later, &g); /* a driver may wait for its device when it gets memory back */
+        ok(ds_mem_empty_cache_of(t, &released));
+        assert_int_equal(released, all - one);
+        assert_int_equal(ds_mem_reserved(harness_device(0)), one);
+        ok(ds_mem_empty_cache_of(s, &released)); /* waits for who uses its block */
+        join(thread);
+        assert_int_equal(released, one);
+        assert_int_equal(ds_mem_reserved(harness_device(0)), 0);
+        ok(ds_stream_destroy(s)); ok(ds_stream_destroy(t)); ok(ds_stream_destroy(user)); ok(ds_stream_destroy(idle));
+        refused(ds_mem_empty_cache_of(s, &released), DS_ERR_INVALID_HANDLE);
+        assert_int_equal(released, 0);
+        finish();
+    }
+}
+
 static void test_emptying_the_cache_gives_back_whole_segments_only(void **state) {
     (void)state;
     begin(PRESET_CUPY);
@@ -1518,6 +1555,7 @@ const struct CMUnitTest tests_alloc_policy[] = {
     DS_TEST(test_growing_segments_reserve_little_more_than_the_program_uses, "torch: expandable_segments"),
     DS_TEST(test_contents_survive_any_growth, "torch: expandable_segments"),
     DS_TEST(test_emptying_the_cache_gives_back_whole_segments_only, "cupy: test_free_all_blocks, _split, paddle: TestEmptyCache"),
+    DS_TEST(test_the_cache_of_one_stream_is_emptied_by_itself, "cupy: test_free_all_blocks_stream, _all_streams"),
     DS_TEST(test_emptying_the_cache_waits_for_blocks_that_other_streams_use, "torch: release_cached_blocks"),
     DS_TEST(test_memory_is_given_back_only_when_its_stream_is_done_with_it, "alloc"),
     DS_TEST(test_trimming_keeps_as_much_as_it_is_told, "alloc"),

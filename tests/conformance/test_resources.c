@@ -639,7 +639,7 @@ const struct CMUnitTest tests_resources[] = {
     DS_TEST(test_the_programs_own_functions_are_a_resource, "cupy: TestPythonFunctionAllocator"),
     DS_TEST(test_a_limit_lets_so_many_bytes_through, "resources"),
     DS_TEST(test_statistics_count_bytes_and_allocations, "resources"),
-    DS_TEST(test_a_log_has_a_line_for_each_call, "cupy: test_debug_print"),
+    DS_TEST(test_a_log_has_a_line_for_each_call, "alloc"),
     DS_TEST(test_a_failure_callback_is_asked_until_it_gives_up, "resources"),
     DS_TEST(test_alignment_is_made_where_the_upstream_has_less, "resources"),
     DS_TEST(test_adaptors_stand_upon_each_other_in_any_order, "resources"),

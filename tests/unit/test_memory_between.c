@@ -101,6 +101,11 @@ static void *pool_block(size_t size, ds_stream s) {
     return p;
 }
 static ds__mdevice *memory(void) { return ds__mem_device_at(ds__backend_of(device), device.index); }
+static void share_room(void) { /* as soon as two threads allocate */
+    ds__mem_lock_all(memory());
+    ds__share_room(memory());
+    ds__mem_unlock_all(memory());
+}
 static size_t done_in_all_arenas(void) {
     size_t done = 0;
     for (ds__arena *a = memory()->main.arenas; a; a = a->next) done += ds__poll(a, 0);
@@ -134,7 +139,7 @@ static void test_a_pending_block_that_is_chosen_is_nobody_elses(void **state) {
     arena = memory()->main.arenas;
     assert_non_null(arena->pending);
     int kind = arena->pending->seg->kind;
-    ds__share_room(memory(), arena, kind, 0); /* as soon as two threads allocate */
+    share_room();
     arena->own_room[kind].of[DS__ALLOCATION] = 0;
     guest_at_door(guest_polls, &memory()->lock, 0);
     assert_int_equal(ds__take_pending(arena, kind, size, SIZE_MAX, own, size, NULL), 1);
@@ -163,7 +168,7 @@ static void test_a_peak_has_a_pending_block_that_another_stream_takes(void **sta
     ok(ds_mem_record_use(p, other));
     ok(ds_mem_free(p));
     ok(ds_mem_reset_peak_stats(device));
-    ds__share_room(memory(), memory()->main.arenas, DS__LARGE, 0);
+    share_room();
     assert_ptr_equal(block(size, third), p);
     ok(ds_mem_get_stats(device, &st));
     assert_int_equal(st.allocated_bytes[DS_STAT_ALL].current, size);
