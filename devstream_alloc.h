@@ -362,6 +362,8 @@ DSDEF size_t ds_mem_max_cached(ds_device device);
 DSDEF DS_MUST_USE ds_result ds_mem_reset_max_allocated(ds_device device);
 /** torch's old name of ds_mem_reset_peak_stats. */
 DSDEF DS_MUST_USE ds_result ds_mem_reset_max_cached(ds_device device);
+/** Bytes that the driver's own pool of a device (DS_MEM_DRIVER_POOL, ds_resource_of_driver_pool) has taken from it, and those in use, whoever uses the pool. Either may be NULL. */
+DSDEF DS_MUST_USE ds_result ds_mem_driver_pool_info(ds_device device, size_t *out_reserved, size_t *out_used);
 /** torch.cuda.memory_summary: its table to the character, with devstream's name in the title, to write_fn line by line. */
 DSDEF DS_MUST_USE ds_result ds_mem_summary(ds_device device, int abbreviated, ds_write_fn write_fn, void *user);
 /** torch.cuda.list_gpu_processes: which processes use the device and how much. A GPU's are told by NVML (as ds_device_utilization); where it is not, the text says so.
@@ -616,6 +618,7 @@ DSDEF DS_MUST_USE ds_result ds_mem_validate(ds_device device);
 #define ds_mem_reset_accumulated_stats(...) (DS_HERE_, ds_mem_reset_accumulated_stats(__VA_ARGS__))
 #define ds_mem_reset_max_allocated(...) (DS_HERE_, ds_mem_reset_max_allocated(__VA_ARGS__))
 #define ds_mem_reset_max_cached(...) (DS_HERE_, ds_mem_reset_max_cached(__VA_ARGS__))
+#define ds_mem_driver_pool_info(...) (DS_HERE_, ds_mem_driver_pool_info(__VA_ARGS__))
 #define ds_mem_summary(...) (DS_HERE_, ds_mem_summary(__VA_ARGS__))
 #define ds_mem_list_processes(...) (DS_HERE_, ds_mem_list_processes(__VA_ARGS__))
 #define ds_mem_history_start(...) (DS_HERE_, ds_mem_history_start(__VA_ARGS__))
@@ -5641,6 +5644,19 @@ DS__ONE_STAT(ds_mem_max_reserved, reserved_bytes[0].peak)
 DS__ONE_STAT(ds_mem_cached, reserved_bytes[0].current)
 DS__ONE_STAT(ds_mem_max_cached, reserved_bytes[0].peak)
 #undef DS__ONE_STAT
+
+DSDEF ds_result (ds_mem_driver_pool_info)(ds_device device, size_t *out_reserved, size_t *out_used) {
+    size_t reserved = 0, used = 0;
+    if (out_reserved) *out_reserved = 0;
+    if (out_used) *out_used = 0;
+    DS__ENTER("ds_mem_driver_pool_info");
+    DS__RESOLVE(device);
+    ds_result r = ds__driver_of(device)->async_info(device.index, &reserved, &used);
+    if (r < 0) return r;
+    if (out_reserved) *out_reserved = reserved;
+    if (out_used) *out_used = used;
+    return DS_OK;
+}
 
 /* ---- checking all structures ---- */
 

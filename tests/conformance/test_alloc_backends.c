@@ -307,6 +307,34 @@ static void test_alignment_beyond_512_needs_the_native_backend(void **state) {
     }
 }
 
+static void test_the_drivers_pool_tells_what_it_has(void **state) {
+    (void)state;
+    enum { SIZE = 6 << 20 };
+    ds_mem_config c = ds_mem_config_default();
+    size_t before, reserved, used = 1;
+    c.backend = DS_MEM_DRIVER_POOL;
+    begin_with(&c);
+    ds_device d = harness_device(0);
+    ds_stream s = stream(0);
+    ok(ds_mem_driver_pool_info(d, NULL, &before));
+    void *p = block(SIZE, s);
+    ok(ds_mem_driver_pool_info(d, &reserved, &used));
+    assert_int_equal(used, before + SIZE);
+    assert_true(reserved >= used);
+    ok(ds_mem_free(p));
+    ok(ds_stream_synchronize(s));
+    ok(ds_mem_driver_pool_info(d, &reserved, &used));
+    assert_int_equal(used, before);
+    ok(ds_mem_empty_cache(d, NULL));
+    ok(ds_mem_driver_pool_info(d, &reserved, NULL));
+    assert_int_equal(reserved, before);
+    refused_any(ds_mem_driver_pool_info((ds_device){ d.type, 1000 }, &reserved, &used));
+    assert_int_equal(reserved, 0);
+    assert_int_equal(used, 0);
+    ok(ds_stream_destroy(s));
+    finish();
+}
+
 /* ---- growing segments ---- */
 
 static void test_growing_segments_have_the_layouts_of_torch(void **state) {
@@ -1224,6 +1252,7 @@ const struct CMUnitTest tests_alloc_backends[] = {
     DS_TEST(test_limits_hold_on_every_backend, "cupy: TestMemoryAsyncPool, test_set_limit_size"),
     DS_TEST(test_a_full_device_is_an_error_on_every_backend, "torch: test_out_of_memory_retry, cupy: TestMemoryAsyncPool"),
     DS_TEST(test_alignment_beyond_512_needs_the_native_backend, "alloc"),
+    DS_TEST(test_the_drivers_pool_tells_what_it_has, "peers e.4 9"),
     DS_TEST(test_growing_segments_have_the_layouts_of_torch, "torch 3.11"),
     DS_TEST(test_pages_are_given_back_from_the_middle_and_holes_are_filled_again, "torch: test_mempool_expandable"),
     DS_TEST(test_the_ends_of_pages_stay_and_are_used_with_the_hole_between_them, "alloc"),
