@@ -2348,9 +2348,14 @@ static inline ds__mblock **ds__live_at(const ds__segment *s, const char *ptr) {
 }
 /* A granule has become crowded. */
 __attribute__((noinline)) static void ds__row_in(ds__arena *a, ds__segment *s, ds__mblock **entry) {
+    if (!a->spare_rows) {
+        enum { MANY = 8 };
+        ds__finer *many = ds__mkeep(MANY * sizeof *many);
+        if (!many) return; /* it stays crowded */
+        for (int i = 0; i < MANY; i++) { many[i].next = a->spare_rows; a->spare_rows = &many[i]; }
+    }
     ds__finer *row = a->spare_rows;
-    if (row) a->spare_rows = row->next;
-    else if (!(row = ds__mkeep(sizeof *row))) return; /* it stays crowded */
+    a->spare_rows = row->next;
     memset(row, 0, sizeof *row);
     row->next = s->rows;
     s->rows = row;

@@ -254,8 +254,8 @@ static double resident(void) {
 static void overhead_row(const char *row, const char *row_resident, double least, double most) {
     enum { COUNT = 100000 };
     static void *block[COUNT];
-    uint64_t seed = 1;
-    heap_put(&heaps[0], heap_get(&heaps[0], 512));
+    uint64_t seed = 1, other = (uint64_t)getpid(); /* so that it is not drawn at compile time */
+    heap_put(&heaps[0], heap_get(&heaps[0], heap_random_size(&other, 512, 513))); /* pow()'s pages are not the allocator's */
     memset(block, 1, sizeof block);
     double seen = resident();
     size_t before = hooked;
