@@ -2185,7 +2185,7 @@ static inline int ds__op_changed(const ds__op *op, uint64_t capture) {
     X(graph_create, (ds__body *body), (body)) \
     X(graph_clone, (ds__body *from, ds__body *to), (from, to)) \
     X(graph_add, (ds__body *body, uint32_t index), (body, index)) \
-    X(graph_edge, (ds__body *body, uint32_t from, uint32_t to), (body, from, to)) \
+    X(graph_edges, (ds__body *body, const ds_graph_node *from, const ds_graph_node *to, size_t count), (body, from, to, count)) \
     X(graph_set, (ds__body *body, uint32_t index, ds__node *fresh), (body, index, fresh)) \
     X(graph_attach, (ds__body *body, ds__object *object), (body, object)) \
     X(graph_instantiate, (ds__body *graph, ds__body *copy, unsigned flags, void **out), (graph, copy, flags, out)) \
@@ -5247,11 +5247,11 @@ static ds_result ds__cuda_add(ds__cuda_graph *g, const ds__node *n, uint32_t ind
     return r;
 }
 
-static ds_result ds__cuda_connect(const ds__cuda_scope *scope, cudaGraph_t graph, cudaGraphNode_t from, cudaGraphNode_t to) {
+static ds_result ds__cuda_connect(const ds__cuda_scope *scope, cudaGraph_t graph, const cudaGraphNode_t *from, const cudaGraphNode_t *to, size_t count) {
 #if CUDART_VERSION >= 13000
-    return DS__RT(*scope, cudaGraphAddDependencies, (graph, &from, &to, NULL, 1));
+    return DS__RT(*scope, cudaGraphAddDependencies, (graph, from, to, NULL, count));
 #else
-    return DS__RT(*scope, cudaGraphAddDependencies, (graph, &from, &to, 1));
+    return DS__RT(*scope, cudaGraphAddDependencies, (graph, from, to, count));
 #endif
 }
 
@@ -5298,7 +5298,7 @@ static ds_result ds__cuda_build(const ds__body *b, uint32_t index, const ds__nod
     if (r < 0) { ds__cuda_graph_end(g, b->device.index); return r; }
     for (uint32_t i = 0; i < b->count; i++)
         for (uint32_t k = 0; k < b->node[i]->dep_count && r == DS_OK; k++)
-            if (b->node[i]->deps[k] > i) r = ds__cuda_connect(&scope, g->graph, nodes[b->node[i]->deps[k]], nodes[i]);
+            if (b->node[i]->deps[k] > i) r = ds__cuda_connect(&scope, g->graph, &nodes[b->node[i]->deps[k]], &nodes[i], 1);
     ds__cuda_leave(&scope);
     if (r < 0) ds__cuda_graph_end(g, b->device.index);
     else *out = g;
@@ -5385,13 +5385,23 @@ static ds_result ds__cuda_graph_add(ds__body *b, uint32_t index) {
     return r;
 }
 
-static ds_result ds__cuda_graph_edge(ds__body *b, uint32_t from, uint32_t to) {
+/* In one call: what fails has connected none. */
+static ds_result ds__cuda_graph_edges(ds__body *b, const ds_graph_node *from, const ds_graph_node *to, size_t count) {
     ds__cuda_scope scope;
     ds_result r = ds__cuda_usable(b);
-    if (r == DS_OK) r = ds__cuda_enter(&scope, b->device.index);
     if (r < 0) return r;
-    r = ds__cuda_connect(&scope, ((ds__cuda_graph *)b->native)->graph, ds__cuda_native(b->node[from]), ds__cuda_native(b->node[to]));
-    ds__cuda_leave(&scope);
+    cudaGraphNode_t *ends = ds__alloc(2 * count * sizeof *ends);
+    if (!ends) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu edges", count);
+    for (size_t i = 0; i < count; i++) {
+        ends[i] = ds__cuda_native(b->node[(uint32_t)from[i].id - 1]);
+        ends[count + i] = ds__cuda_native(b->node[(uint32_t)to[i].id - 1]);
+    }
+    r = ds__cuda_enter(&scope, b->device.index);
+    if (r == DS_OK) {
+        r = ds__cuda_connect(&scope, ((ds__cuda_graph *)b->native)->graph, ends, ends + count, count);
+        ds__cuda_leave(&scope);
+    }
+    ds__release(ends);
     return r;
 }
 /* CUDA's copy of a graph, and of each of its nodes the copy. */
@@ -10465,8 +10475,7 @@ static ds_result ds__edges_add(ds__body *b, const ds_graph_node *from, const ds_
         if (r == DS_OK && !ds__node_depend(b->node[t], f)) r = DS_ERR_OUT_OF_MEMORY;
         if (r < 0) { r = ds__also(r, " (pair %zu)", done); break; }
     }
-    for (size_t i = 0; i < count && r == DS_OK; i++) /* all of them are right */
-        r = b->driver->graph_edge(b, (uint32_t)from[i].id - 1, (uint32_t)to[i].id - 1);
+    if (r == DS_OK && count) r = b->driver->graph_edges(b, from, to, count); /* all of them are right */
     while (r < 0 && done) b->node[(uint32_t)to[--done].id - 1]->dep_count--; /* each was its node's last */
     return r;
 }

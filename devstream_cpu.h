@@ -3648,7 +3648,7 @@ static ds_result ds__cpu_graph_instantiate(ds__body *graph, ds__body *copy, unsi
 static ds_result ds__cpu_graph_create(ds__body *body) { (void)body; return DS_OK; }
 static ds_result ds__cpu_graph_clone(ds__body *from, ds__body *to) { (void)from; (void)to; return DS_OK; }
 static ds_result ds__cpu_graph_add(ds__body *body, uint32_t index) { (void)body; (void)index; return DS_OK; }
-static ds_result ds__cpu_graph_edge(ds__body *body, uint32_t from, uint32_t to) { (void)body; (void)from; (void)to; return DS_OK; }
+static ds_result ds__cpu_graph_edges(ds__body *body, const ds_graph_node *from, const ds_graph_node *to, size_t count) { (void)body; (void)from; (void)to; (void)count; return DS_OK; }
 static ds_result ds__cpu_graph_set(ds__body *body, uint32_t index, ds__node *fresh) { (void)body; (void)index; (void)fresh; return DS_OK; }
 static ds_result ds__cpu_graph_attach(ds__body *body, ds__object *object) { (void)body; (void)object; return DS_OK; }
 static void ds__cpu_graph_destroy(ds__body *body) { (void)body; }

@@ -2029,6 +2029,28 @@ static void test_a_capture_of_a_per_thread_stream_is_asked_for_on_its_own_device
     close_world(w);
 }
 
+/* Whichever call it is that CUDA refuses. */
+static void test_edges_of_which_one_is_refused_are_not_in_cudas_graph_either(void **state) {
+    (void)state;
+    int hit = 1;
+    for (unsigned long refusal = 1; hit; refusal++) {
+        ds_graph g;
+        ds_graph_node n[3];
+        ds_graph_exec x;
+        ok(ds_graph_create(&(ds_graph_desc){ .device = ds_cuda(0) }, &g));
+        for (int i = 0; i < 3; i++) ok(ds_graph_add(g, &(ds_node_desc){ .kind = DS_NODE_EMPTY, .device = ds_cuda(0) }, NULL, 0, &n[i]));
+        standin_fail(refusal, cudaErrorMemoryAllocation);
+        ds_result r = ds_graph_add_edges(g, n, n + 1, 2);
+        hit = standin_failed();
+        standin_fail(0, 0);
+        if (!hit) ok(r);
+        if (r < 0) ok(ds_graph_add_edges(g, n, n + 1, 2)); /* CUDA takes no edge twice */
+        ok(ds_graph_instantiate(g, NULL, &x));
+        ok(ds_graph_exec_destroy(x));
+        ok(ds_graph_destroy(g));
+    }
+}
+
 static void test_a_copy_or_fill_of_a_graph_may_go_to_another_gpus_memory(void **state) {
     (void)state;
     world *w = open_world(1);
@@ -2175,6 +2197,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup(test_the_end_of_a_borrowed_stream_ends_its_capture_unless_it_is_given_back, setup),
         cmocka_unit_test_setup(test_a_node_that_was_off_when_its_launch_was_captured_stays_off_in_a_graph_made_anew, setup),
         cmocka_unit_test_setup(test_a_capture_of_a_per_thread_stream_is_asked_for_on_its_own_device, setup),
+        cmocka_unit_test_setup(test_edges_of_which_one_is_refused_are_not_in_cudas_graph_either, setup),
         cmocka_unit_test_setup(test_a_copy_or_fill_of_a_graph_may_go_to_another_gpus_memory, setup),
         cmocka_unit_test_setup(test_a_mode_that_was_set_without_devstream_is_given_back, setup),
         cmocka_unit_test_setup(test_to_capture_an_operation_does_not_ask_for_all_nodes, setup),
