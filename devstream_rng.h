@@ -153,7 +153,7 @@ DSDEF DS_MUST_USE ds_result ds_rng_set_state_all(ds_device_type type, const void
    After a refused call the generator is as it was; only where torch's mapping cuts a fill (above 2 GiB) and one of the kernels is refused, those before it stay. */
 
 /** Uniform in [from, to): from + u (to - from), rounded to the type, where `to` becomes `from`. u has as many bits as the type's fraction (24, 11, 8 and 53);
-    in torch's mapping it is torch's. from <= to, and the difference must be a finite number of the type. Elements take one word, of float64 two. */
+    in torch's mapping it is torch's, by whose formula rounding may also pass `to`: of [-1, 1e-7) in f32 the largest is 1.2e-7. from <= to, and the difference must be a finite number of the type. Elements take one word, of float64 two. */
 DSDEF DS_MUST_USE ds_result ds_rng_uniform(ds_rng rng, ds_dtype dtype, void *out, size_t count, double from, double to, ds_stream stream);
 /** Normal, by Box and Muller's formula: up to 6.7 deviations from the mean (f64: 8.6). deviation >= 0. Words as ds_rng_uniform. */
 DSDEF DS_MUST_USE ds_result ds_rng_normal(ds_rng rng, ds_dtype dtype, void *out, size_t count, double mean, double deviation, ds_stream stream);
