@@ -81,7 +81,7 @@ typedef struct ds_rng_desc {
     uint64_t seed;                  /**< 0: DS_RNG_DEFAULT_SEED; for the seed 0 call ds_rng_set_seed */
     ds_rng_mapping mapping;         /**< see there */
     int multiprocessors;            /**< DS_RNG_TORCH: of the GPU whose numbers are wanted; 0: the device's own, on a CPU device 132 (H100, H200) */
-    int threads_per_multiprocessor; /**< DS_RNG_TORCH: how many threads one can have at a time, a multiple of 256; 0: the device's own, on a CPU device 2048 */
+    int threads_per_multiprocessor; /**< DS_RNG_TORCH: how many threads one can have at a time, a multiple of 256; 0: the device's own, on a CPU device 2048. In all less than 2^32 */
     const char *label;              /**< for messages; copied; may be NULL */
 } ds_rng_desc;
 
@@ -1501,6 +1501,7 @@ static ds_result ds__rng_shape(ds_device device, int *multiprocessors, int *thre
     }
     if (!*multiprocessors) *multiprocessors = 132;
     if (!*threads) *threads = 2048;
+    DS__REQUIRE((uint64_t)*multiprocessors * (uint64_t)*threads <= UINT32_MAX, "a GPU with %d multiprocessors of %d threads: there are no GPUs of 2^32 threads", *multiprocessors, *threads);
     return DS_OK;
 }
 

@@ -607,6 +607,11 @@ static void test_a_generator_is_made_copied_and_destroyed(void **state) {
     assert_int_equal(ds_rng_create(&(ds_rng_desc){ .mapping = (ds_rng_mapping)7 }, &a), DS_ERR_INVALID_VALUE);
     assert_int_equal(ds_rng_create(&(ds_rng_desc){ .multiprocessors = 3, .threads_per_multiprocessor = 100 }, &a), DS_ERR_INVALID_VALUE);
     says("multiples of 256");
+    assert_int_equal(ds_rng_create(&(ds_rng_desc){ .multiprocessors = 1 << 16, .threads_per_multiprocessor = 1 << 16 }, &a), DS_ERR_INVALID_VALUE);
+    says("2^32 threads");
+    ok(ds_rng_set_mapping(own, DS_RNG_TORCH, 1 << 20, 0));
+    assert_int_equal(ds_rng_set_mapping(own, DS_RNG_TORCH, 1 << 20, 1 << 12), DS_ERR_INVALID_VALUE);
+    ok(ds_rng_set_mapping(own, DS_RNG_ELEMENT, 0, 0));
     assert_int_equal(a.id, 0);
     assert_int_equal(ds_rng_destroy(own), DS_ERR_INVALID_VALUE);
     ok(ds_rng_destroy(b));
