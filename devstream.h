@@ -6211,6 +6211,7 @@ __attribute__((noinline)) static ds_result ds__cuda_submit_watched(ds__cuda_stre
 
 /* ---- >>cuda begin and end of captures ---- */
 
+/* The lock is held. */
 static ds_result ds__cuda_begin(ds__cuda_scope *scope, ds__cuda_stream *s, ds__capture *c, const cudaGraphNode_t *after, size_t count) {
     enum cudaStreamCaptureMode mode = (enum cudaStreamCaptureMode)c->mode;
     const char *call = c->into ? "cudaStreamBeginCaptureToGraph" : "cudaStreamBeginCapture";
@@ -6238,21 +6239,20 @@ static ds_result ds__cuda_begin(ds__cuda_scope *scope, ds__cuda_stream *s, ds__c
     ds__cuda_look now;
     ds__capture *open = NULL;
     ds__cuda_ignore(scope, code);
-    ds__cuda_lock();
     ds_result r = ds__cuda_find_capture(scope, s, &now, &open);
     if (r == DS_OK) r = open ? ds__capture_fail(DS_ERR_ILLEGAL_STATE, open, 0, "the stream captures already")
                              : ds__fail(DS_ERR_ILLEGAL_STATE, "the stream captures already; devstream did not begin that capture, which goes on");
-    ds__cuda_unlock();
     return r;
 }
 
 static ds_result ds__cuda_begin_listed(ds__cuda_scope *scope, ds__cuda_stream *s, ds__capture *c, const cudaGraphNode_t *after, size_t count,
                                        ds__cuda_graph *g, ds__cuda_origin *o) {
     ds__cuda_look now;
+    ds__cuda_lock(); /* before anyone can end it, or put work into it that nobody knows of */
+    atomic_fetch_add(&ds__g.capture_count, 1); /* who asks now comes to the lock */
     ds_result r = ds__cuda_begin(scope, s, c, after, count);
-    if (r < 0) return r;
-    ds__cuda_lock(); /* before anyone can end it */
-    r = ds__cuda_check(scope, ds__cuda_get_info(s->handle, &now), "cudaStreamGetCaptureInfo");
+    int begun = r == DS_OK;
+    if (begun) r = ds__cuda_check(scope, ds__cuda_get_info(s->handle, &now), "cudaStreamGetCaptureInfo");
     if (r == DS_OK) {
         *o = (ds__cuda_origin){ .handle = s->handle, .device = s->device, .per_thread = s->kind == DS__STREAM_PER_THREAD, .thread = s->thread };
         c->origin = o;
@@ -6263,8 +6263,9 @@ static ds_result ds__cuda_begin_listed(ds__cuda_scope *scope, ds__cuda_stream *s
         ds__capture_list(c);
         atomic_store(&s->capture, c->id);
     }
+    atomic_fetch_sub(&ds__g.capture_count, 1);
     ds__cuda_unlock();
-    if (r < 0) {
+    if (r < 0 && begun) {
         cudaGraph_t graph = NULL;
         ds__cuda_ignore(scope, cudaStreamEndCapture(s->handle, &graph));
         if (graph && !c->into) ds__cuda_ignore(scope, cudaGraphDestroy(graph));

@@ -24,6 +24,16 @@ static long late_syscall(long number, ...);
 #undef atomic_fetch_sub
 #define atomic_fetch_sub(p, v) (come_before(p), atomic_fetch_sub_explicit(p, v, memory_order_seq_cst))
 #define syscall late_syscall
+#include <cuda_runtime_api.h>
+static void (*after_begin)(void);
+static cudaError_t begin_before_guest(cudaStream_t stream, enum cudaStreamCaptureMode mode) {
+    void (*then)(void) = after_begin;
+    cudaError_t code = cudaStreamBeginCapture(stream, mode);
+    after_begin = NULL;
+    if (then) then();
+    return code;
+}
+#define cudaStreamBeginCapture begin_before_guest
 #define DEVSTREAM_IMPLEMENTATION
 #include "../../devstream_rng.h"
 #include "../../devstream_alloc.h"
@@ -1042,6 +1052,39 @@ static void test_a_launch_of_fills_does_not_come_into_a_capture_that_has_just_be
     in_every_way(launch_when_a_capture_begins);
 }
 
+static pthread_t drawer;
+static void *draw_sixteen(void *user) {
+    ok(ds_rng_bits(from, ds_uint32(), drawn[0], 16, drawing));
+    return user;
+}
+static void guest_draws(void) {
+    struct timespec a_while = { 0, 50000000 };
+    drawer = begin(draw_sixteen, NULL);
+    nanosleep(&a_while, NULL); /* it may have to wait for this thread */
+}
+static void draw_while_cuda_begins(void) {
+    ds_graph_exec x;
+    where = ds_cuda(0);
+    begin_to_draw();
+    after_begin = guest_draws;
+    ok(ds_capture_begin(drawing, DS_CAPTURE_RELAXED));
+    pthread_join(drawer, NULL);
+    ok(ds_capture_end(drawing, &ended));
+    ok(ds_graph_instantiate(ended, NULL, &x));
+    ok(ds_graph_destroy(ended));
+    for (uint64_t i = 0; i < 2; i++) {
+        ok(ds_graph_launch(x, drawing));
+        expect_sixteen(16 * i);
+    }
+    ok(ds_graph_exec_destroy(x));
+    end_drawing();
+}
+/* CUDA captures what is put there; so others must learn of it. */
+static void test_a_fill_while_cuda_begins_a_capture_is_one_of_the_graph(void **state) {
+    (void)state;
+    run_alone(draw_while_cuda_begins);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_thread_that_never_called_may_end_it),
@@ -1067,6 +1110,7 @@ int main(void) {
         cmocka_unit_test(test_a_refused_fill_does_not_keep_a_launchs_words),
         cmocka_unit_test(test_a_fill_is_put_where_a_capture_has_just_begun),
         cmocka_unit_test(test_a_fill_is_put_where_a_capture_has_just_ended),
+        cmocka_unit_test(test_a_fill_while_cuda_begins_a_capture_is_one_of_the_graph),
         cmocka_unit_test(test_a_launch_of_fills_does_not_come_into_a_capture_that_has_just_begun),
     };
     return cmocka_run_group_tests_name("what happens in between", tests, NULL, NULL);
