@@ -5974,6 +5974,7 @@ typedef struct ds__work {
     size_t lanes, lane_room, regions, region_room, steps, step_room, links, link_room, spots, spot_room, strideds, strided_room;
     ds_result r;                /* the first failure */
     size_t most, temporaries;   /* inputs of a reduction at most; regions to be allocated */
+    int forked;                 /* 1: lanes came into a capture, and have not joined again */
     void **chunks;              /* memory beyond `first`, each begins with the address of the one before */
     char *at;                   /* where the next piece is taken, and what is left there */
     size_t left;
@@ -6014,6 +6015,7 @@ static void ds__work_begin(ds__work *w) {
     w->lane_room = w->step_room = w->spot_room = 8;
     w->region_room = 12;
     w->lanes = w->regions = w->steps = w->links = w->link_room = w->spots = w->strideds = w->strided_room = w->most = w->temporaries = 0;
+    w->forked = 0;
     w->r = DS_OK;
     w->chunks = NULL;
     w->at = w->first;
@@ -6069,7 +6071,9 @@ static void ds__side_give(ds_device device, int number) {
     ds__sides_of[device.type == DS_DEVICE_CUDA ? 0 : 1][device.index]->taken[number] = 0;
     ds__lock_give(&ds__c.lock);
 }
+static void ds__fork_undo(ds__work *w);
 static void ds__work_end(ds__work *w) {
+    if (DS__UNLIKELY(w->forked)) ds__fork_undo(w);
     for (size_t i = w->lanes; i-- > 0;) {
         if (w->lane[i].pinned) ds__stream_unpin(w->lane[i].s);
         else ds__unref(&ds__g.streams, w->lane[i].s);
@@ -6496,7 +6500,7 @@ static ds_result ds__join(const ds__work *w, int all) {
 }
 
 /* While a stream captures, the others come into its capture before anything is allocated on them: the graph has that memory. */
-static ds_result ds__fork_capture(const ds__work *w) {
+static ds_result ds__fork_capture(ds__work *w) {
     size_t n = w->lanes;
     ds_result r = DS_OK;
     ds_capture_info info[2];
@@ -6508,9 +6512,18 @@ static ds_result ds__fork_capture(const ds__work *w) {
     for (size_t i = 0; n < w->lanes && i < w->lanes && r == DS_OK; i++) {
         memset(&info[1], 0, sizeof info[1]);
         r = w->lane[i].s->driver->capture_query(w->lane[i].s->native, &info[1]);
-        if (r == DS_OK && info[1].status == DS_CAPTURE_NONE) r = ds__wait_stream(w->lane[i].stream, w->lane[n].stream);
+        if (r < 0 || info[1].status != DS_CAPTURE_NONE) continue;
+        r = ds__wait_stream(w->lane[i].stream, w->lane[n].stream);
+        w->forked |= r == DS_OK;
     }
     return r;
+}
+/* A call that fails on the way leaves no lane behind that came into the capture: it would spoil that. */
+__attribute__((cold, noinline)) static void ds__fork_undo(ds__work *w) {
+    w->forked = 0;
+    ds__tls.mute++;
+    DS_IGNORE(ds__join(w, 1));
+    ds__tls.mute--;
 }
 
 /* Lanes wait for those whose regions they touch. */
@@ -6607,6 +6620,7 @@ static ds_result ds__work_run(ds__work *w) {
     }
     /* What follows is done in any case; the first failure is the one that is told. */
     ds__tls.mute += r < 0;
+    if (begun) w->forked = 0;
     ds_result end = begun ? ds__join(w, 0) : DS_OK, noted = ran ? DS_OK : ds__note_pinned(w);
     for (size_t i = 0; w->temporaries && i < w->regions; i++)
         if (w->region[i].temporary && w->region[i].at && w->region[i].device.type == DS_DEVICE_HOST) DS__KEEPING(noted, (ds_pinned_free)(w->region[i].at));
@@ -6670,6 +6684,7 @@ static ds_result ds__all_apart(const ds__party *p, const char *what, size_t coun
 /* A new tensor like `like`, on a device, which takes part. */
 static ds_result ds__result_make(ds__work *w, const ds_comm_options *o, const ds__dims *like, ds_device device, int64_t index, int64_t stream_index, ds__party *p, ds_tensor **out) {
     ds_result r = ds__lane_find(w, ds__given_stream(o, stream_index), "result", index, device, &p->lane);
+    if (r == DS_OK && like->bytes && DS__UNLIKELY(ds__captures_open())) r = ds__fork_capture(w);
     if (r == DS_OK) r = ds__tensor_like(like, device.type == DS_DEVICE_HOST ? (ds_stream){ 0 } : w->lane[p->lane].stream, out);
     return r < 0 ? r : ds__party_open(w, o, *out, "result", index, stream_index, 0, p);
 }
@@ -6691,6 +6706,18 @@ static ds_result ds__comm_device(ds_device device, const char *what, int64_t ind
     return r < 0 ? ds__also(r, " (%s)", ds__nth(what, index)) : r;
 }
 static int ds__same_device(ds_device a, ds_device b) { return a.type == b.type && a.index == b.index; }
+/* The lanes of all results that will be made, before the first of them is: while a stream captures, that is how the others know which one it is. */
+static ds_result ds__results_lanes(ds__work *w, const ds_comm_options *o, const ds_device *devices, size_t count, const ds__party *alias) {
+    ds_result r = DS_OK;
+    for (size_t i = 0; i < count && r == DS_OK && DS__UNLIKELY(ds__captures_open()); i++) {
+        ds_device device = { 0, 0 };
+        uint32_t lane;
+        r = ds__comm_device(devices[i], "the device", (int64_t)i, &device);
+        if (r == DS_OK && !(o->flags & DS_COMM_ALIAS && ds__same_device(device, alias->d.device)))
+            r = ds__lane_find(w, ds__given_stream(o, (int64_t)i), "result", (int64_t)i, device, &lane);
+    }
+    return r;
+}
 
 static ds_result ds__comm_options_check(const ds_comm_options **o) {
     if (!*o) *o = &ds__comm_usual;
@@ -7076,6 +7103,7 @@ DSDEF ds_result (ds_comm_broadcast)(const ds_tensor *tensor, const ds_device *de
     ds__party *to = ds__parties(&w, count);
     ds_result r = to ? ds__party_open(&w, options, tensor, "the tensor", -1, -1, 0, &from) : DS_ERR_OUT_OF_MEMORY;
     size_t made = 0;
+    if (r == DS_OK) r = ds__results_lanes(&w, options, devices, count, &from);
     for (size_t i = 0; i < count && r == DS_OK; i++) {
         ds_device device = { 0, 0 };
         r = ds__comm_device(devices[i], "the device", (int64_t)i, &device);
@@ -7172,6 +7200,7 @@ DSDEF ds_result (ds_comm_scatter)(const ds_tensor *tensor, const ds_device *devi
     if (r == DS_OK) r = ds__comm_dim(&dim, from.d.ndim);
     if (r == DS_OK && chunk_sizes) r = ds__chunk_sizes_check(chunk_sizes, count, from.d.shape[dim], dim);
     size_t pieces = r < 0 ? 0 : chunk_sizes ? count : ds__chunks(from.d.shape[dim], count, &length), made = 0;
+    if (r == DS_OK) r = ds__results_lanes(&w, options, devices, pieces, &from);
     for (size_t i = 0; i < pieces && r == DS_OK; i++) {
         ds_device device = { 0, 0 };
         int64_t rest = from.d.shape[dim] - at;
@@ -7440,6 +7469,9 @@ static ds_result ds__reduce_many(const ds_tensor *const *tensors, size_t lists, 
             r = ds__fail(DS_ERR_DEVICE_MISMATCH, "none of the input tensors is on the destination, %s:%d", ds__type_name(destination.type), destination.index);
             break;
         }
+    }
+    for (size_t k = 0; k < count && r == DS_OK; k++) {
+        const ds__party *p = in + k * lists;
         r = alone ? ds__tensor_show(tensors[k], &p->d, &out[k]) : ds__result_make(&w, o, &p->d, destination, (int64_t)k, -1, &to[k], &out[k]);
     }
     if (r == DS_OK && count && !alone) r = ds__work_settle(&w);
@@ -7713,6 +7745,7 @@ DSDEF ds_result (ds_comm_barrier)(const ds_stream *streams, size_t count) {
     }
     if (r == DS_OK && ds__captures_open()) r = ds__fork_capture(&w);
     if (r == DS_OK) r = ds__join(&w, 1);
+    w.forked &= r < 0;
     ds__work_end(&w);
     return r;
 }

@@ -1185,6 +1185,85 @@ static void test_threads_make_collectives_side_by_side(void **state) {
     finish_comm();
 }
 
+/* Streams come into a capture before anything is allocated on them, also for results: what the graph writes when it is launched is nobody else's memory. */
+static void test_results_of_a_captured_collective_are_memory_of_the_graph(void **state) {
+    (void)state;
+    enum { NUMBERS = 300000 };
+    begin(PRESET_DEFAULT);
+    harness_warm_up();
+    for (int what = 0; what < 5; what++)
+        for (int first = 0; first < 2; first++) { /* which stream captures; the other one comes in */
+            ds_stream s[2] = { harness_stream(0, 0), harness_stream(1, 0) };
+            ds_device to[2] = { harness_device(0), harness_device(1) };
+            ds_comm_options o = { .streams = s, .stream_count = 2, .stream = s[0] };
+            ds_tensor *in[2], *out[2] = { NULL, NULL }, *later[2];
+            ds_graph graph;
+            ds_graph_exec exec;
+            for (int i = 0; i < 2; i++) {
+                ok(ds_tensor_alloc(ds_float32(), 1, SHAPE(NUMBERS), s[i], &in[i]));
+                ok(ds_fill(in[i]->data, 0x3f800000, 4, NUMBERS, s[i]));
+                ok(ds_stream_synchronize(s[i]));
+            }
+            ok(ds_comm_all_reduce(INPUTS(in), INPUTS(in), 2, DS_REDUCE_MAX, &o)); /* kernels are loaded */
+            wait_all();
+            if (what == 2 || what == 3) o.stream = s[1 - first];
+            ok(ds_capture_begin(s[first], DS_CAPTURE_RELAXED));
+            if (what == 0) ok(ds_comm_broadcast(in[0], to, 2, &o, out));
+            if (what == 1) ok(ds_comm_scatter(in[0], to, 2, NULL, 0, &o, out, NULL));
+            if (what == 2) ok(ds_comm_gather(INPUTS(in), 2, 0, to[1 - first], &o, out));
+            if (what == 3) ok(ds_comm_reduce(INPUTS(in), 2, DS_REDUCE_SUM, to[1 - first], &o, out));
+            if (what == 4) ok(ds_comm_broadcast_coalesced(INPUTS(in), 1, to, 2, 0, &o, out));
+            size_t size = ds_tensor_size(out[0]);
+            drop(out, 2);
+            ok(ds_capture_end(s[first], &graph));
+            ok(ds_graph_instantiate(graph, NULL, &exec));
+            for (int i = 0; i < 2; i++) {
+                ok(ds_tensor_alloc(ds_uint8(), 1, SHAPE((int64_t)size), s[i], &later[i]));
+                ok(ds_fill(later[i]->data, 0, 1, size, s[i]));
+                ok(ds_stream_synchronize(s[i]));
+            }
+            ok(ds_graph_launch(exec, s[first]));
+            ok(ds_stream_synchronize(s[first]));
+            for (int i = 0; i < 2; i++) {
+                unsigned char *p = contents(later[i]);
+                for (size_t k = 0; k < size; k++)
+                    if (p[k]) fail_msg("collective %d, captured on stream %d: the graph writes to other memory of stream %d", what, first, i);
+                free(p);
+            }
+            ok(ds_graph_exec_destroy(exec));
+            ok(ds_graph_destroy(graph));
+            drop(later, 2);
+            drop(in, 2);
+            for (int i = 0; i < 2; i++) ok(ds_stream_destroy(s[i]));
+        }
+    finish_comm();
+}
+
+/* One that is refused after its results were made leaves no stream behind in the capture. */
+static void test_a_refused_collective_does_not_spoil_a_capture(void **state) {
+    (void)state;
+    two_devices();
+    ds_stream s[2] = { harness_stream(0, 0), harness_stream(1, 0) };
+    ds_device to[2] = { harness_device(0), harness_device(1) };
+    ds_topology *t;
+    const ds_plan *plan;
+    ds_tensor *in, *out[2];
+    ds_graph graph;
+    ok(ds_tensor_alloc(ds_float32(), 1, SHAPE(1000), s[0], &in));
+    ok(ds_topology_of_devices(to, 2, 0, &t));
+    ok(ds_plan_make(t, &(ds_plan_desc){ .what = DS_BROADCAST, .bytes = 64 }, &plan));
+    ok(ds_stream_synchronize(s[0]));
+    ok(ds_capture_begin(s[0], DS_CAPTURE_RELAXED));
+    refused(ds_comm_broadcast(in, to, 2, &(ds_comm_options){ .streams = s, .stream_count = 2, .stream = s[0], .topology = t, .plan = plan }, out), DS_ERR_INVALID_VALUE);
+    says("it is for 64 bytes");
+    ok(ds_capture_end(s[0], &graph));
+    ok(ds_graph_destroy(graph));
+    drop(&in, 1);
+    ds_topology_free(t);
+    for (int i = 0; i < 2; i++) ok(ds_stream_destroy(s[i]));
+    finish_comm();
+}
+
 const struct CMUnitTest tests_comm[] = {
     DS_TEST(test_a_broadcast_copies_to_every_device_of_the_list, "comm: torch 115"),
     DS_TEST(test_a_broadcast_may_show_the_tensor_itself, "comm: torch 115"),
@@ -1221,5 +1300,7 @@ const struct CMUnitTest tests_comm[] = {
     DS_TEST(test_pinned_memory_is_not_given_away_before_it_was_read, "comm: order"),
     DS_TEST(test_a_gather_and_a_reduction_wait_for_every_stream, "comm: order"),
     DS_TEST(test_threads_make_collectives_side_by_side, "comm: threads"),
+    DS_TEST(test_results_of_a_captured_collective_are_memory_of_the_graph, "comm: capture"),
+    DS_TEST(test_a_refused_collective_does_not_spoil_a_capture, "comm: capture"),
 };
 const size_t tests_comm_count = sizeof tests_comm / sizeof *tests_comm;
