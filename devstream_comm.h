@@ -561,6 +561,8 @@ static ds_result ds__dims_read(ds_dtype dtype, int ndim, const int64_t *shape, c
     out->dtype = dtype;
     out->ndim = ndim;
     out->item = (ds_dtype_size)(dtype);
+    out->first = NULL;
+    out->device = out->given = (ds_device){ 0, 0 };
     DS__REQUIRE(ndim >= 0 && ndim <= DS_TENSOR_MAX_DIMS, "%s has %d dimensions, not 0 to %d", ds__nth(what, index), ndim, DS_TENSOR_MAX_DIMS);
     DS__REQUIRE(!ndim || shape, "%s has no shape", ds__nth(what, index));
     DS__REQUIRE(dtype.bits && dtype.lanes, "%s has a data type of %d bits in %d lanes", ds__nth(what, index), dtype.bits, dtype.lanes);

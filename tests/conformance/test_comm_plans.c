@@ -624,6 +624,40 @@ static void test_what_cannot_follow_a_plan(void **state) {
     finish_comm();
 }
 
+/* What an earlier call has left on the stack. */
+__attribute__((noinline)) static void leave_behind(void *address) {
+    void *volatile a[16000];
+    for (int i = 0; i < 16000; i++) a[i] = address;
+}
+/* A buffer that is packed has no tensor: no result is taken for the tensor itself. */
+static void test_many_tensors_by_plan_reach_every_result_of_one_device(void **state) {
+    (void)state;
+    enum { NUMBERS = 300000 };
+    two_devices();
+    ds_device at[2] = { harness_device(0), harness_device(1) }, to[3] = { at[0], at[0], at[1] };
+    ds_stream s[3] = { harness_stream(0, 0), harness_stream(0, 0), harness_stream(1, 0) };
+    ds_tensor *in[2], *out[6], *before;
+    ds_topology *t;
+    ok(ds_topology_of_devices(at, 2, 0, &t));
+    for (int i = 0; i < 2; i++) {
+        ok(ds_tensor_alloc(ds_float32(), 1, SHAPE(NUMBERS), s[0], &in[i]));
+        color(in[i], (uint32_t)i);
+    }
+    ok(ds_tensor_alloc(ds_uint8(), 1, SHAPE(2 * 4 * NUMBERS), s[1], &before));
+    void *address = before->data; /* where the second result will be */
+    ok(ds_fill(address, 0, 1, 2 * 4 * NUMBERS, s[1]));
+    ok(ds_stream_synchronize(s[1]));
+    ok(ds_tensor_free(before));
+    leave_behind(address);
+    ok(ds_comm_broadcast_coalesced(INPUTS(in), 2, to, 3, 0, &(ds_comm_options){ .streams = s, .stream_count = 3, .stream = s[0], .topology = t }, out));
+    for (int i = 0; i < 6; i++) expect_equal(in[i % 2], out[i]);
+    drop(out, 6);
+    drop(in, 2);
+    ds_topology_free(t);
+    for (int i = 0; i < 3; i++) ok(ds_stream_destroy(s[i]));
+    finish_comm();
+}
+
 const struct CMUnitTest tests_comm_plans[] = {
     DS_TEST(test_plans_of_the_devices_that_are_here, "comm: plans"),
     DS_TEST(test_plans_of_described_machines, "comm: plans"),
@@ -636,5 +670,6 @@ const struct CMUnitTest tests_comm_plans[] = {
     DS_TEST(test_a_collective_runs_while_another_is_captured, "comm: plans"),
     DS_TEST(test_more_lanes_than_streams, "comm: plans"),
     DS_TEST(test_what_cannot_follow_a_plan, "comm: plans"),
+    DS_TEST(test_many_tensors_by_plan_reach_every_result_of_one_device, "comm: plans"),
 };
 const size_t tests_comm_plans_count = sizeof tests_comm_plans / sizeof *tests_comm_plans;
