@@ -237,6 +237,7 @@ DSDEF DS_MUST_USE ds_result ds_comm_gather(const ds_tensor *const *tensors, size
 /** The same into a tensor that is there. */
 DSDEF DS_MUST_USE ds_result ds_comm_gather_into(const ds_tensor *const *tensors, size_t count, int dim, const ds_tensor *out, const ds_comm_options *options);
 /** Puts tensors of one shape together element by element, in the order of the list, in a new tensor on the destination, where one of them must be (zeroed: the current device).
+    Numbers must lie on multiples of their size, of outputs too, as in all that reduces: else DS_ERR_INVALID_VALUE.
     The result is the same on every run and every driver, bit for bit; float16 and bfloat16 are summed in float32. An implementation that was compiled with
     -ffast-math cannot keep that: DS_ERR_UNSUPPORTED where the elements are no integers, of all that reduces. */
 DSDEF DS_MUST_USE ds_result ds_comm_reduce(const ds_tensor *const *tensors, size_t count, ds_reduce_op op, ds_device destination, const ds_comm_options *options, ds_tensor **out);
@@ -7437,6 +7438,13 @@ static void ds__reduce_steps(ds__work *w, const ds_comm_options *o, const ds__pa
     if (!fits) ds__move(w, lane, ds__spot_of(to), to->d.strides, dst, strides, to->d.ndim, to->d.shape, to->d.item);
 }
 
+/* A GPU faults on a number that is not on a multiple of its size. A complex element is two numbers. */
+static ds_result ds__on_multiples(const ds__party *p, const char *what, int64_t index) {
+    size_t number = p->d.dtype.code == DS_CODE_COMPLEX ? p->d.item / 2 : p->d.item;
+    DS__REQUIRE(!p->d.count || (uintptr_t)p->d.first % number == 0, "%s begins at %p, which is no multiple of %zu, the size of its numbers: it cannot be reduced",
+                ds__nth(what, index), (void *)p->d.first, number);
+    return DS_OK;
+}
 /* Tensors of one shape and type. stride: from one to the next in the array. */
 static ds_result ds__reduce_open(ds__work *w, const ds_comm_options *o, const ds_tensor *const *tensors, size_t count, size_t stride, ds_reduce_op op, ds__party *in) {
     DS__REQUIRE(count && tensors, "there is no tensor to reduce");
@@ -7447,7 +7455,9 @@ static ds_result ds__reduce_open(ds__work *w, const ds_comm_options *o, const ds
         if (r == DS_OK) r = ds__same_dtype(&in[i], "input tensor", (int64_t)i, &in[0]);
         if (r == DS_OK) r = ds__same_shape(&in[i], "input tensor", (int64_t)i, &in[0], -1);
     }
-    return r < 0 ? r : ds__reducible(in[0].d.dtype, op);
+    if (r == DS_OK) r = ds__reducible(in[0].d.dtype, op);
+    for (size_t i = 0; i < count && r == DS_OK; i++) r = ds__on_multiples(&in[i], "input tensor", (int64_t)i);
+    return r;
 }
 
 /* `lists` tensors each, `count` times. */
@@ -7516,6 +7526,7 @@ DSDEF ds_result (ds_comm_reduce_into)(const ds_tensor *const *tensors, size_t co
     if (r == DS_OK) r = ds__party_open(&w, options, out, "the output tensor", -1, -1, 1, &to);
     if (r == DS_OK) r = ds__same_dtype(&to, "the output tensor", -1, &in[0]);
     if (r == DS_OK) r = ds__same_shape(&to, "the output tensor", -1, &in[0], -1);
+    if (r == DS_OK) r = ds__on_multiples(&to, "the output tensor", -1);
     for (size_t i = 0; i < count && r == DS_OK; i++)
         if (!ds__same_place(&to, &in[i])) r = ds__apart(&to, "the output tensor", -1, &in[i], "input tensor", (int64_t)i);
     if (r == DS_OK) r = ds__work_settle(&w);
@@ -7581,6 +7592,14 @@ static ds_result ds__all_overlaps(const ds__all *a, int own) {
         }
     return r;
 }
+static ds_result ds__all_reducible(const ds__all *a, ds_reduce_op op) {
+    ds_result r = ds__reducible(a->in[0].d.dtype, op);
+    for (size_t i = 0; i < a->count && r == DS_OK; i++) {
+        r = ds__on_multiples(&a->in[i], "input tensor", (int64_t)i);
+        if (r == DS_OK) r = ds__on_multiples(&a->out[i], "output tensor", (int64_t)i);
+    }
+    return r;
+}
 /* `many` is `one` so many times along dimension 0. */
 static ds_result ds__all_sizes(const ds__party *many, const char *what, const ds__party *one, const char *other, size_t count) {
     int64_t n;
@@ -7626,7 +7645,7 @@ DSDEF ds_result (ds_comm_all_reduce)(const ds_tensor *const *tensors, const ds_t
     DS__COMM_BEGIN("ds_comm_all_reduce");
     ds_result r = ds__all_open(&a, options, tensors, outs, count);
     if (r == DS_OK) r = ds__same_shape(&a.out[0], "output tensor", 0, &a.in[0], -1);
-    if (r == DS_OK) r = ds__reducible(a.in[0].d.dtype, op);
+    if (r == DS_OK) r = ds__all_reducible(&a, op);
     if (r == DS_OK) r = ds__all_overlaps(&a, 0);
     if (r < 0 || ds__all_follow(&a, options, DS_ALL_REDUCE, op, 1, 1)) return ds__all_end(&a, r);
     ds__work *w = &a.w;
@@ -7681,7 +7700,7 @@ DSDEF ds_result (ds_comm_reduce_scatter)(const ds_tensor *const *tensors, const 
     DS__COMM_BEGIN("ds_comm_reduce_scatter");
     ds_result r = ds__all_open(&a, options, tensors, outs, count);
     if (r == DS_OK) r = ds__all_sizes(&a.in[0], "input tensor", &a.out[0], "output tensor", count);
-    if (r == DS_OK) r = ds__reducible(a.in[0].d.dtype, op);
+    if (r == DS_OK) r = ds__all_reducible(&a, op);
     if (r == DS_OK) r = ds__all_overlaps(&a, 1);
     if (r < 0 || ds__all_follow(&a, options, DS_REDUCE_SCATTER, op, count, 1)) return ds__all_end(&a, r);
     ds__party *part = r == DS_OK ? ds__parties(&a.w, count) : NULL;

@@ -1264,6 +1264,64 @@ static void test_a_refused_collective_does_not_spoil_a_capture(void **state) {
     finish_comm();
 }
 
+/* A GPU faults on such a number, and the device with it. */
+static void test_numbers_that_do_not_lie_on_multiples_of_their_size_are_not_reduced(void **state) {
+    (void)state;
+    begin(PRESET_DEFAULT);
+    two_devices();
+    ds_topology *topology;
+    ds_device at[2] = { harness_device(0), harness_device(1) };
+    ok(ds_topology_of_devices(at, 2, 0, &topology));
+    ds_tensor *in[2], *out[2], *part[2], *memory[6], bad[6], *made, *shown;
+    for (int i = 0; i < 2; i++) {
+        memory[i] = in[i] = painted(at[i], ds_float32(), 1, SHAPE(4100), 3);
+        memory[2 + i] = out[i] = on(at[i], ds_float32(), 1, SHAPE(4100));
+        memory[4 + i] = part[i] = on(at[i], ds_float32(), 1, SHAPE(2050));
+    }
+    for (int i = 0; i < 6; i++) {
+        bad[i] = *memory[i];
+        bad[i].byte_offset = 2;
+        bad[i].shape = i < 4 ? SHAPE(4098) : SHAPE(2049);
+        bad[i].strides = NULL;
+    }
+    ok(ds_tensor_check(&bad[0]));
+    ds_tensor good[6];
+    for (int i = 0; i < 6; i++) { good[i] = bad[i]; good[i].byte_offset = 4; }
+    ds_comm_options plain = { .flags = 0 }, planned = { .topology = topology };
+    for (int by_plan = 0; by_plan < 2; by_plan++)
+        for (int which = 0; which < 2; which++) { /* an input, an output */
+            const ds_comm_options *o = by_plan ? &planned : &plain;
+            const ds_tensor *from[2] = { &good[0], which ? &good[1] : &bad[1] }, *to[2] = { &good[2], which ? &bad[3] : &good[3] };
+            const ds_tensor *parts[2] = { &good[4], which ? &bad[5] : &good[5] };
+            const char *name = which ? "output tensor" : "input tensor at index 1";
+            refused(ds_comm_reduce_into(from, 2, DS_REDUCE_SUM, to[1], o), DS_ERR_INVALID_VALUE);
+            says(name);
+            refused(ds_comm_all_reduce(from, to, 2, DS_REDUCE_MAX, o), DS_ERR_INVALID_VALUE);
+            says(name);
+            refused(ds_comm_reduce_scatter(from, parts, 2, DS_REDUCE_SUM, o), DS_ERR_INVALID_VALUE);
+            says(name);
+            says("multiple of 4");
+            if (which) continue;
+            refused(ds_comm_reduce(from, 2, DS_REDUCE_SUM, at[0], o, &made), DS_ERR_INVALID_VALUE);
+            refused(ds_comm_reduce_add_coalesced(from, 2, 1, at[0], 0, o, &made), DS_ERR_INVALID_VALUE);
+        }
+    /* Complex numbers are two; and what is only copied may lie anywhere. */
+    for (int i = 0; i < 4; i++) { good[i].dtype = ds_complex64(); good[i].shape = SHAPE(1024); }
+    ok(ds_comm_reduce_into(INPUTS((ds_tensor *[]){ &good[0], &good[1] }), 2, DS_REDUCE_PRODUCT, &good[2], NULL));
+    ok(ds_comm_reduce_into(INPUTS((ds_tensor *[]){ &good[0], &good[1] }), 2, DS_REDUCE_SUM, &good[3], NULL));
+    for (int i = 0; i < 4; i++) bad[i].shape = SHAPE(1025);
+    ok(ds_comm_broadcast_into(&bad[0], INPUTS((ds_tensor *[]){ &bad[2], &bad[3] }), 2, NULL));
+    ok(ds_comm_gather(INPUTS((ds_tensor *[]){ &bad[2], &bad[3] }), 2, 0, at[1], NULL, &made));
+    ok(ds_tensor_narrow(made, 0, 1025, 1025, &shown));
+    expect_equal(&bad[0], shown);
+    drop(&shown, 1);
+    drop(&made, 1);
+    wait_all();
+    drop(memory, 6);
+    ds_topology_free(topology);
+    finish_comm();
+}
+
 const struct CMUnitTest tests_comm[] = {
     DS_TEST(test_a_broadcast_copies_to_every_device_of_the_list, "comm: torch 115"),
     DS_TEST(test_a_broadcast_may_show_the_tensor_itself, "comm: torch 115"),
@@ -1302,5 +1360,6 @@ const struct CMUnitTest tests_comm[] = {
     DS_TEST(test_threads_make_collectives_side_by_side, "comm: threads"),
     DS_TEST(test_results_of_a_captured_collective_are_memory_of_the_graph, "comm: capture"),
     DS_TEST(test_a_refused_collective_does_not_spoil_a_capture, "comm: capture"),
+    DS_TEST(test_numbers_that_do_not_lie_on_multiples_of_their_size_are_not_reduced, "comm: bad input"),
 };
 const size_t tests_comm_count = sizeof tests_comm / sizeof *tests_comm;
