@@ -6550,9 +6550,13 @@ static ds_result ds__begin_lanes(ds__work *w) {
 /* Pinned memory of the allocator is not given away before the collective is done. */
 static ds_result ds__note_pinned(const ds__work *w) {
     ds_result r = DS_OK;
-    for (size_t i = 0; i < w->regions && r == DS_OK; i++) {
+    for (size_t i = 0; i < w->regions; i++) {
         const ds__region *g = &w->region[i];
-        if (g->device.type == DS_DEVICE_HOST && g->direct && g->bytes && ds__pinned_known(g->at)) DS__KEEPING(r, (ds_pinned_record_use)(g->at, w->lane[g->lane].stream));
+        const ds__clane *l = &w->lane[g->lane];
+        ds_result one = DS_OK;
+        if (g->device.type == DS_DEVICE_HOST && g->direct && g->bytes && ds__pinned_known(g->at)) DS__KEEPING(one, (ds_pinned_record_use)(g->at, l->stream));
+        if (one < 0 && !ds__captures_open()) one = l->s->driver->stream_synchronize(l->s->native, DS__FOREVER); /* without an event nobody may have it before */
+        if (r == DS_OK) r = one;
     }
     return r;
 }
@@ -6625,9 +6629,12 @@ static ds_result ds__work_run(ds__work *w) {
     ds__tls.mute += r < 0;
     if (begun) w->forked = 0;
     ds_result end = begun ? ds__join(w, 0) : DS_OK, noted = ran ? DS_OK : ds__note_pinned(w);
-    for (size_t i = 0; w->temporaries && i < w->regions; i++)
-        if (w->region[i].temporary && w->region[i].at && w->region[i].device.type == DS_DEVICE_HOST) DS__KEEPING(noted, (ds_pinned_free)(w->region[i].at));
-        else if (w->region[i].temporary && w->region[i].at) DS__KEEPING(noted, (ds_mem_free)(w->region[i].at));
+    for (size_t i = 0; w->temporaries && i < w->regions; i++) {
+        ds_result one = DS_OK;
+        if (w->region[i].temporary && w->region[i].at && w->region[i].device.type == DS_DEVICE_HOST) DS__KEEPING(one, (ds_pinned_free)(w->region[i].at));
+        else if (w->region[i].temporary && w->region[i].at) DS__KEEPING(one, (ds_mem_free)(w->region[i].at));
+        if (noted == DS_OK) noted = one;
+    }
     ds__tls.mute -= r < 0;
     for (size_t i = 0; i < w->steps && !ran; i++) ds__event_give(w->lane[w->step[i].lane].device, w->step[i].done);
     ds__tls.unwatched--;

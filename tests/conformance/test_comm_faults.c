@@ -281,10 +281,54 @@ static void test_after_a_failure_no_stream_waits_for_ever(void **state) {
     harness_recover(1);
 }
 
+/* ---- what a failure may not do to memory ---- */
+
+static void doze(void *user) { (void)user; harness_sleep_ms(60); }
+
+/* Two inputs, and a place with gaps in pinned memory, so that there is memory of the way that is freed after it. A fault at every event that could be made:
+   pinned memory that is freed at once is given out when the collective has written there, not before. */
+static void test_pinned_memory_is_kept_when_there_is_no_event_for_it(void **state) {
+    (void)state;
+    for (int n = 1; n < 12; n++) {
+        char fault[40];
+        snprintf(fault, sizeof fault, "event_create:%d", n);
+        harness_restart(&(ds_init_desc){ .layers = "fault", .fault = fault });
+        faulty = 1;
+        ds_stream s[2];
+        ds_tensor *in[2] = { NULL, NULL }, *wide = NULL, *out = NULL, *again = NULL;
+        ds_result r = DS_OK;
+        for (int i = 0; i < 2; i++) {
+            s[i] = harness_stream(i, 0);
+            looking(ds_tensor_alloc(ds_float32(), 2, SHAPE(600, 500), s[i], &in[i]));
+            looking(ds_fill(in[i]->data, 0x3f800000, 4, 300000, s[i]));
+            looking(ds_stream_synchronize(s[i]));
+        }
+        looking(ds_tensor_alloc_host(ds_float32(), 2, SHAPE(600, 700), &wide));
+        looking(ds_tensor_narrow(wide, 1, 0, 500, &out));
+        looking(ds_launch_host_func(s[0], doze, NULL, NULL));
+        r = ds_comm_reduce_into(INPUTS(in), 2, DS_REDUCE_SUM, out, &(ds_comm_options){ .streams = s, .stream_count = 2, .stream = s[0] });
+        if (r < 0 && r != DS_ERR_DRIVER) fail_msg("event %d: %s", n, ds_last_error());
+        looking(ds_tensor_free(out));
+        looking(ds_tensor_free(wide));
+        looking(ds_tensor_alloc_host(ds_float32(), 2, SHAPE(600, 700), &again));
+        float *p = again->data;
+        memset(p, 0, 600 * 700 * 4);
+        wait_all();
+        for (int k = 0; k < 600 * 700; k++)
+            if (p[k] > 0) fail_msg("no event %d: pinned memory was given away before it was written", n);
+        looking(ds_tensor_free(again));
+        for (int i = 0; i < 2; i++) { looking(ds_tensor_free(in[i])); looking(ds_stream_destroy(s[i])); }
+        wait_all();
+        faulty = 0;
+    }
+    harness_restart(NULL);
+}
+
 const struct CMUnitTest tests_comm_faults[] = {
     DS_TEST(test_a_fault_at_every_driver_call_of_every_collective, "comm: faults"),
     DS_TEST(test_no_memory_at_every_allocation_of_every_collective, "comm: faults"),
     DS_TEST_CPU(test_a_part_that_fails_is_reported_by_every_stream, "comm: failure"),
     DS_TEST_ALONE(test_after_a_failure_no_stream_waits_for_ever, "comm: failure"),
+    DS_TEST(test_pinned_memory_is_kept_when_there_is_no_event_for_it, "comm: faults"),
 };
 const size_t tests_comm_faults_count = sizeof tests_comm_faults / sizeof *tests_comm_faults;
