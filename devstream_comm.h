@@ -6486,6 +6486,13 @@ static ds_result ds__steps_at_once(ds__work *w, int *out_ran) {
     return w->lane[0].s->driver->run_together(native, w->lanes, ds__steps_now, w, out_ran);
 }
 
+/* What no stream can wait for the host does: memory is freed afterwards that the lane may write to. */
+__attribute__((cold, noinline)) static void ds__join_here(const ds__clane *l) {
+    if (ds__captures_open()) return;
+    ds__tls.mute++;
+    DS_IGNORE(l->s->driver->stream_synchronize(l->s->native, DS__FOREVER));
+    ds__tls.mute--;
+}
 /* One lane waits for the others that had steps, and all wait for it. The last step's lane is that one: often no other had any. `all`: as if all had some. */
 static ds_result ds__join(const ds__work *w, int all) {
     ds_result r = DS_OK;
@@ -6493,10 +6500,12 @@ static ds_result ds__join(const ds__work *w, int all) {
     for (uint32_t i = 0; i < w->lanes; i++) {
         if (i == last || !(all || w->lane[i].busy)) continue;
         ds_result one = ds__wait_stream(w->lane[last].stream, w->lane[i].stream);
+        if (one < 0 && !all) ds__join_here(&w->lane[i]);
         if (r == DS_OK) r = one;
     }
     for (uint32_t i = 0; i < w->lanes; i++) {
         ds_result one = i == last ? DS_OK : ds__wait_stream(w->lane[i].stream, w->lane[last].stream);
+        if (one < 0 && !all) ds__join_here(&w->lane[last]);
         if (r == DS_OK) r = one;
     }
     return r;
