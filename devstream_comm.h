@@ -7833,6 +7833,7 @@ static ds_result ds__batch_send(ds__work *w, const ds_comm_options *o, const ds_
         if (batch[i] != number) continue;
         const ds__party *p = &in[i];
         home = ds__lane_of(w, p);
+        if (!p->d.bytes) continue;
         ds__dense_like(&p->d, dense);
         if (n == 1 && ds__same_strides(&p->d, dense)) { /* it is its own buffer */
             src = ds__spot_of(p);

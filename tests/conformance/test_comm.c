@@ -1322,6 +1322,27 @@ static void test_numbers_that_do_not_lie_on_multiples_of_their_size_are_not_redu
     finish_comm();
 }
 
+/* Tensors without elements in front of the others take no buffer. */
+static void test_empty_tensors_that_travel_take_no_memory(void **state) {
+    (void)state;
+    enum { EMPTY = 15 };
+    begin(PRESET_DEFAULT);
+    ds_tensor *in[EMPTY + 2], *out[EMPTY + 2];
+    for (int i = 0; i < EMPTY; i++) in[i] = on(harness_device(0), ds_float32(), 2, SHAPE(3, 0));
+    for (int i = EMPTY; i < EMPTY + 2; i++) in[i] = painted(harness_device(0), ds_float32(), 1, SHAPE(1 << 18), (uint32_t)i);
+    wait_all();
+    ok(ds_mem_reset_peak_stats(harness_device(0)));
+    ds_mem_stats before = { .size = sizeof before }, after = before;
+    ok(ds_mem_get_stats(harness_device(0), &before));
+    ok(ds_comm_broadcast_coalesced(INPUTS(in), EMPTY + 2, (ds_device[]){ harness_device(0) }, 1, 0, NULL, out));
+    ok(ds_mem_get_stats(harness_device(0), &after));
+    assert_true(after.allocated_bytes[0].peak - before.allocated_bytes[0].current <= 2 * (2 << 20) + 4096); /* what is packed, and the results */
+    for (int i = 0; i < EMPTY + 2; i++) expect_equal(in[i], out[i]);
+    drop(in, EMPTY + 2);
+    drop(out, EMPTY + 2);
+    finish_comm();
+}
+
 const struct CMUnitTest tests_comm[] = {
     DS_TEST(test_a_broadcast_copies_to_every_device_of_the_list, "comm: torch 115"),
     DS_TEST(test_a_broadcast_may_show_the_tensor_itself, "comm: torch 115"),
@@ -1361,5 +1382,6 @@ const struct CMUnitTest tests_comm[] = {
     DS_TEST(test_results_of_a_captured_collective_are_memory_of_the_graph, "comm: capture"),
     DS_TEST(test_a_refused_collective_does_not_spoil_a_capture, "comm: capture"),
     DS_TEST(test_numbers_that_do_not_lie_on_multiples_of_their_size_are_not_reduced, "comm: bad input"),
+    DS_TEST(test_empty_tensors_that_travel_take_no_memory, "comm: torch 116"),
 };
 const size_t tests_comm_count = sizeof tests_comm / sizeof *tests_comm;
