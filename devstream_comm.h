@@ -6604,7 +6604,7 @@ __attribute__((cold, noinline)) static ds_result ds__work_watch(const ds__work *
 }
 
 static ds_result ds__work_run(ds__work *w) {
-    int begun = 0;
+    int begun = 0, part = 0;
     ds_result r = w->r;
     if (r < 0 || !w->steps) return r;
     if (DS__UNLIKELY(ds__sync_watched()) && (r = ds__work_watch(w)) < 0) return r;
@@ -6625,12 +6625,16 @@ static ds_result ds__work_run(ds__work *w) {
         begun = w->lanes > 1;
         r = begun ? ds__begin_lanes(w) : DS_OK;
     }
-    if (r == DS_OK && spread) r = ds__spread_run(w);
+    if (r == DS_OK && spread) { r = ds__spread_run(w); part = r == DS_OK; }
     for (size_t i = 0; i < w->steps && r == DS_OK && !ran && !spread; i++) {
         ds__cstep *s = &w->step[i];
         for (uint32_t k = s->after; k != DS__NO_INDEX && r == DS_OK; k = w->link[k].next)
             r = ds__wait_event(w->lane[s->lane].stream, w->step[w->link[k].step].done, DS__OP_WAIT);
-        if (r == DS_OK) r = ds__step_run(w, s);
+        if (r == DS_OK) {
+            part |= s->count > DS__COMM_INPUTS || (s->count && s->op == DS_REDUCE_AVERAGE); /* several launches */
+            r = ds__step_run(w, s);
+            part |= r == DS_OK;
+        }
         if (r == DS_OK && s->watched) r = ds__event_take(w->lane[s->lane].device, &s->done);
         if (r == DS_OK && s->watched) r = ds__event_record(s->done, w->lane[s->lane].stream, DS__OP_RECORD);
     }
@@ -6647,7 +6651,8 @@ static ds_result ds__work_run(ds__work *w) {
     ds__tls.mute -= r < 0;
     for (size_t i = 0; i < w->steps && !ran; i++) ds__event_give(w->lane[w->step[i].lane].device, w->step[i].done);
     ds__tls.unwatched--;
-    return r < 0 ? r : end < 0 ? end : noted;
+    if (r == DS_OK) r = end < 0 ? end : noted;
+    return r < 0 && part ? ds__also(r, " (a part of the collective was put on the streams)") : r;
 }
 
 /* ---- results and checks ---- */

@@ -365,6 +365,51 @@ static void test_a_result_that_is_dropped_is_not_written_later(void **state) {
     harness_restart(NULL);
 }
 
+/* A fault at every call of the driver: the sentence says whether something was written. */
+static void test_a_failure_halfway_is_told_as_one(void **state) {
+    (void)state;
+    enum { NUMBERS = 30000 };
+    int calm = 0, halfway = 0;
+    harness_shutdown();
+    for (int n = 1; n < 400 && calm < 20; n++) {
+        char fault[40], text[400];
+        snprintf(fault, sizeof fault, "*:%d", n);
+        ok(ds_init(&(ds_init_desc){ .layers = "fault", .fault = fault }));
+        faulty = 1;
+        ds_stream s[2] = { { 0 }, { 0 } };
+        ds_tensor *in[2] = { NULL, NULL }, *out[2] = { NULL, NULL };
+        for (int i = 0; i < 2; i++) {
+            looking(ds_stream_create(&(ds_stream_desc){ .device = harness_device(i) }, &s[i]));
+            looking(ds_tensor_alloc(ds_float32(), 1, SHAPE(NUMBERS), s[i], &in[i]));
+            looking(ds_tensor_alloc(ds_float32(), 1, SHAPE(NUMBERS), s[i], &out[i]));
+            looking(ds_fill(in[i]->data, 0x3f800000, 4, NUMBERS, s[i]));
+            looking(ds_fill(out[i]->data, 0, 4, NUMBERS, s[i]));
+            looking(ds_stream_synchronize(s[i]));
+        }
+        ds_result r = ds_comm_all_reduce(INPUTS(in), INPUTS(out), 2, DS_REDUCE_SUM, &(ds_comm_options){ .streams = s, .stream_count = 2, .stream = s[0] });
+        snprintf(text, sizeof text, "%s", ds_last_error());
+        calm = r < 0 ? 0 : calm + 1;
+        int wrote = 0;
+        wait_all();
+        for (int i = 0; i < 2; i++) {
+            float *p = (float *)(void *)contents(out[i]);
+            for (int k = 0; k < NUMBERS; k++) wrote += p[k] > 0;
+            free(p);
+        }
+        if (r == DS_OK && wrote < 2 * NUMBERS) fail_msg("fault %d: a failure without a word", n);
+        if (r < 0 && wrote && !strstr(text, "(a part of the collective was put on the streams)")) fail_msg("fault %d: something was written, and that is not said: %s", n, text);
+        halfway += r < 0 && wrote;
+        for (int i = 0; i < 2; i++) { looking(ds_tensor_free(in[i])); looking(ds_tensor_free(out[i])); looking(ds_stream_destroy(s[i])); }
+        wait_all();
+        faulty = 0;
+        DS_IGNORE(ds_shutdown()); /* which may come to the fault */
+        harness_forget();
+    }
+    assert_int_equal(calm, 20);
+    assert_true(halfway);
+    harness_restart(NULL);
+}
+
 const struct CMUnitTest tests_comm_faults[] = {
     DS_TEST(test_a_fault_at_every_driver_call_of_every_collective, "comm: faults"),
     DS_TEST(test_no_memory_at_every_allocation_of_every_collective, "comm: faults"),
@@ -372,5 +417,6 @@ const struct CMUnitTest tests_comm_faults[] = {
     DS_TEST_ALONE(test_after_a_failure_no_stream_waits_for_ever, "comm: failure"),
     DS_TEST(test_pinned_memory_is_kept_when_there_is_no_event_for_it, "comm: faults"),
     DS_TEST(test_a_result_that_is_dropped_is_not_written_later, "comm: faults"),
+    DS_TEST(test_a_failure_halfway_is_told_as_one, "comm: faults"),
 };
 const size_t tests_comm_faults_count = sizeof tests_comm_faults / sizeof *tests_comm_faults;
