@@ -2364,11 +2364,13 @@ static ds_result ds__comm_launch(int which, ds_stream stream, uint64_t bytes, ui
         (void)ds__comm_desc(which).cpu_fn(0, (size_t)((bytes + DS__COMM_ITEM - 1) / DS__COMM_ITEM), args);
         return DS_OK;
     }
-    ds_result r = (ds_stream_device)(stream, &device);
+    ds_result r;
+    DS__KEEPING(r, (ds_stream_device)(stream, &device));
     if (r == DS_OK) r = ds__comm_kernel(which, &kernel);
     if (r < 0) return r;
     uint64_t items = device.type != DS_DEVICE_CUDA ? (bytes + DS__COMM_ITEM - 1) / DS__COMM_ITEM : numbers ? (numbers + 255) / 256 : (bytes + 15 + 4095) / 4096;
-    return (ds_launch)(kernel, (size_t)items, args, args_size, stream);
+    DS__KEEPING(r, (ds_launch)(kernel, (size_t)items, args, args_size, stream));
+    return r;
 }
 
 /* The kind of a type's numbers, and how many an element has; for bool the operation changes too. -1: there is no such reduction. */
@@ -2440,7 +2442,7 @@ static ds_result ds__comm_reduce(ds_stream stream, ds_reduce_op op, ds_dtype dty
     bytes = count * per_element * ds__comm_size[kind];
     int half = (kind == DS__COMM_F16 || kind == DS__COMM_BF16) && o <= DS__COMM_PRODUCT;
     if (inputs > DS__COMM_INPUTS && (half || ds__comm_overlaps(out, in, DS__COMM_INPUTS, inputs, bytes))) {
-        r = (ds_mem_alloc)((size_t)(half ? 2 * bytes : bytes), stream, &partial);
+        DS__KEEPING(r, (ds_mem_alloc)((size_t)(half ? 2 * bytes : bytes), stream, &partial));
         if (r < 0) return r;
     }
     memset(&a, 0, sizeof a);
@@ -2468,7 +2470,8 @@ static ds_result ds__comm_reduce(ds_stream stream, ds_reduce_op op, ds_dtype dty
         r = ds__comm_launch(DS__COMM_DIVIDE, stream, bytes, bytes / ds__comm_size[kind], &d, sizeof d);
     }
     if (partial) {
-        ds_result freed = (ds_mem_free)(partial);
+        ds_result freed;
+        DS__KEEPING(freed, (ds_mem_free)(partial));
         if (r == DS_OK) r = freed;
     }
     return r;

@@ -388,6 +388,7 @@ static void test_a_failure_halfway_is_told_as_one(void **state) {
         }
         ds_result r = ds_comm_all_reduce(INPUTS(in), INPUTS(out), 2, DS_REDUCE_SUM, &(ds_comm_options){ .streams = s, .stream_count = 2, .stream = s[0] });
         snprintf(text, sizeof text, "%s", ds_last_error());
+        if (r < 0 && !strstr(text, "test_comm_faults.c:")) fail_msg("fault %d: the sentence does not name the line of the call: %s", n, text);
         calm = r < 0 ? 0 : calm + 1;
         int wrote = 0;
         wait_all();
