@@ -277,7 +277,7 @@ DSDEF DS_MUST_USE ds_result ds_comm_barrier(const ds_stream *streams, size_t cou
        peer A B latency TIME         latency of copies from A to B, in the place of that of every copy and of the links
        engines N, start TIME         copy engines of a device (3), and how long a copy holds one besides the transfer (1.5us)
        latency TIME, memory RATE     of every copy besides those of its links (6us); how fast kernels read and write memory (2000GB/s)
-   RATE is a number with B/s, KB/s, MB/s, GB/s or TB/s (powers of 1000), TIME one with ns, us or ms.
+   RATE is a number with B/s, KB/s, MB/s, GB/s or TB/s (powers of 1000), TIME one with ns, us or ms, 1000 seconds at most.
    A copy takes the way of the least latency, of several the widest; devices forward nothing by themselves. */
 
 /** X(NAME, word, bytes per second and direction, nanoseconds of latency): what a link is when nobody says more. */
@@ -912,9 +912,9 @@ static ds_result ds__tensor_show(const ds_tensor *base, const ds__dims *d, ds_te
     (void)ds__tensor_share(base, &storage, &flags);
     return ds__tensor_new(d, storage, flags, out);
 }
-/* An index along a dimension becomes part of the address. */
+/* An index along a dimension becomes part of the address, if elements are left. A stride that leads to no index may be anything, also too large to count with. */
 static void ds__dims_move(ds__dims *d, int dim, int64_t by) {
-    if (d->count) d->first += by * d->strides[dim] * (int64_t)d->item;
+    if (d->count && by) d->first += by * d->strides[dim] * (int64_t)d->item;
 }
 static void ds__dims_recount(ds__dims *d) { d->count = ds__count_of(d->ndim, d->shape); }
 
@@ -925,8 +925,9 @@ static int ds__reshape(const ds__dims *d, int ndim, const int64_t *shape, int64_
     if (!d->count) { ds__row_major(ndim, shape, strides); return 1; }
     int64_t step = d->ndim ? d->strides[d->ndim - 1] : 1, run = 1;
     for (int i = d->ndim - 1; i >= 0; i--) {
+        int64_t next;
         run *= d->shape[i];
-        if (i > 0 && (d->shape[i - 1] == 1 || d->strides[i - 1] == run * step)) continue;
+        if (i > 0 && (d->shape[i - 1] == 1 || (!__builtin_mul_overflow(run, step, &next) && d->strides[i - 1] == next))) continue;
         int64_t cut = 1;
         for (; v >= 0 && (cut < run || shape[v] == 1); v--) {
             strides[v] = cut * step;
@@ -979,9 +980,9 @@ DSDEF ds_result (ds_tensor_view)(const ds_tensor *tensor, int ndim, const int64_
 static ds_result ds__narrow(ds__dims *d, int dim, int64_t start, int64_t length) {
     DS__REQUIRE(start >= 0 && length >= 0 && start <= d->shape[dim] && length <= d->shape[dim] - start,
                 "indices from %lld on, %lld of them, are outside of dimension %d, which has %lld", (long long)start, (long long)length, dim, (long long)d->shape[dim]);
-    ds__dims_move(d, dim, start);
     d->shape[dim] = length;
     ds__dims_recount(d);
+    ds__dims_move(d, dim, start);
     return DS_OK;
 }
 DSDEF ds_result (ds_tensor_narrow)(const ds_tensor *tensor, int dim, int64_t start, int64_t length, ds_tensor **out) {
@@ -2911,7 +2912,7 @@ static int ds__quantity(const char *s, double *out) {
     for (size_t i = 0; digits && i < sizeof units / sizeof units[0]; i++)
         if (strcmp(s, units[i].unit) == 0) {
             *out = n / place * units[i].by;
-            return units[i].kind;
+            return units[i].kind == 't' && *out > 1e12 ? 0 : units[i].kind; /* sums of thousands of times still fit */
         }
     return 0;
 }
@@ -6356,7 +6357,6 @@ static ds__party ds__part(const ds__party *p, int dim, int64_t *at, int64_t size
     part.region = p->region;
     part.flags = p->flags;
     part.d.first = p->d.first;
-    if (p->d.count) part.d.first += *at * p->d.strides[dim] * (int64_t)p->d.item; /* NULL takes no arithmetic */
     part.d.device = p->d.device;
     part.d.given = p->d.given;
     part.d.dtype = p->d.dtype;
@@ -6368,6 +6368,7 @@ static ds__party ds__part(const ds__party *p, int dim, int64_t *at, int64_t size
     part.d.shape[dim] = size;
     ds__dims_recount(&part.d);
     part.d.bytes = (size_t)part.d.count * part.d.item;
+    ds__dims_move(&part.d, dim, *at);
     *at += size;
     return part;
 }

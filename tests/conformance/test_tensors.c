@@ -795,6 +795,40 @@ static void test_threads_share_a_tensor(void **state) {
     ok(ds_stream_destroy(s));
 }
 
+/* The stride of a dimension of one element says nothing, however large it is. */
+static void test_strides_that_nobody_follows_may_be_anything(void **state) {
+    (void)state;
+    begin(PRESET_DEFAULT);
+    static float memory[16];
+    const int64_t huge[] = { INT64_MAX, INT64_MIN, (int64_t)1 << 62, -((int64_t)1 << 61) };
+    for (int i = 0; i < 4; i++) {
+        ds_tensor t = ds_tensor_of(memory, (ds_device){ DS_DEVICE_HOST, 0 }, ds_float32(), 2, SHAPE(1, 4)), *v, *out[2];
+        t.strides = (int64_t[]){ huge[i], 1 };
+        ok(ds_tensor_narrow(&t, 0, 1, 0, &v));
+        ok(ds_tensor_free(v));
+        ok(ds_tensor_slice(&t, 0, 1, 1, 1, &v));
+        ok(ds_tensor_free(v));
+        ok(ds_tensor_select(&t, 0, -1, &v));
+        assert_ptr_equal(ds_tensor_address(v), memory);
+        ok(ds_tensor_free(v));
+        ok(ds_tensor_view(&t, 4, SHAPE(1, 2, 2, 1), &v));
+        ok(ds_tensor_free(v));
+        ds_device to[2] = { harness_device(0), harness_device(0) };
+        ok(ds_comm_scatter(&t, to, 2, SHAPE(1, 0), 0, NULL, out, NULL));
+        for (int k = 0; k < 2; k++) {
+            assert_int_equal(ds_tensor_count(out[k]), 4 * (1 - k));
+            ok(ds_tensor_free(out[k]));
+        }
+        t = ds_tensor_of(memory, (ds_device){ DS_DEVICE_HOST, 0 }, ds_uint8(), 2, SHAPE(2, 1));
+        t.strides = (int64_t[]){ 1, huge[i] };
+        ok(ds_tensor_view(&t, 1, SHAPE(2), &v));
+        ok(ds_tensor_free(v));
+    }
+    ds_tensor wide = ds_tensor_of(memory, (ds_device){ DS_DEVICE_HOST, 0 }, ds_uint8(), 2, SHAPE(2, 2)), *v;
+    wide.strides = (int64_t[]){ 1, (int64_t)1 << 62 };
+    refused(ds_tensor_view(&wide, 1, SHAPE(4), &v), DS_ERR_INVALID_VALUE);
+}
+
 const struct CMUnitTest tests_tensors[] = {
     DS_TEST(test_a_description_has_the_bytes_of_dlpacks, "tensors: DLPack 0.6 and 1.1"),
     DS_TEST(test_every_data_type_has_torchs_name, "tensors: data types"),
@@ -817,5 +851,6 @@ const struct CMUnitTest tests_tensors[] = {
     DS_TEST(test_shutdown_tells_what_was_not_freed_and_gives_others_theirs, "tensors: shutdown"),
     DS_TEST(test_without_bookkeeping_memory_nothing_is_lost, "tensors: faults"),
     DS_TEST(test_threads_share_a_tensor, "tensors: threads"),
+    DS_TEST(test_strides_that_nobody_follows_may_be_anything, "tensors: views"),
 };
 const size_t tests_tensors_count = sizeof tests_tensors / sizeof *tests_tensors;

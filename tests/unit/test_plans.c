@@ -216,6 +216,9 @@ static void test_what_is_wrong_with_a_text_is_said_with_line_and_word(void **sta
     says("device a\nengines 0\n", "line 2, word 2");
     says("device a\nengines 2 3\n", "line 2, word 3");
     says("device a\nlatency 5\n", "line 2, word 2");
+    says("device a\nlatency 1001000ms\n", "line 2, word 2");
+    says("device a\nstart 999999999999999ms\n", "line 2, word 2");
+    says("device a b\nlink a b pcie 1GB/s 999999999999999ms\n", "line 2, word 6");
     assert_int_equal(ds_topology_parse(NULL, NULL), DS_ERR_INVALID_VALUE);
     ds_topology *t = (ds_topology *)1;
     assert_int_equal(ds_topology_read("/nowhere/at/all", &t), DS_ERR_SYSTEM);
