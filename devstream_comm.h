@@ -6560,14 +6560,24 @@ static ds_result ds__begin_lanes(ds__work *w) {
     return r;
 }
 
-/* Pinned memory of the allocator is not given away before the collective is done. */
-static ds_result ds__note_pinned(const ds__work *w) {
+/* 1: the allocator's, and maybe of another stream than the lane's. */
+static int ds__of_another_stream(const void *ptr, const ds__clane *l) {
+    ds__arena *a = NULL;
+    const ds__mblock *b = ds__find_live(ptr, 0, &a);
+    int other = b && (b->lent || a->stream_id != l->s->id);
+    if (b) ds__arena_unlock(a);
+    return other;
+}
+/* Memory of the allocator that is pinned, or of another stream than its lane's, is not given away before the collective is done. What a graph uses is its owner's care. */
+static ds_result ds__note_uses(const ds__work *w) {
     ds_result r = DS_OK;
     for (size_t i = 0; i < w->regions; i++) {
         const ds__region *g = &w->region[i];
         const ds__clane *l = &w->lane[g->lane];
         ds_result one = DS_OK;
         if (g->device.type == DS_DEVICE_HOST && g->direct && g->bytes && ds__pinned_known(g->at)) DS__KEEPING(one, (ds_pinned_record_use)(g->at, l->stream));
+        else if (g->device.type != DS_DEVICE_HOST && !g->temporary && g->bytes && ds__of_another_stream(g->at, l) && !(ds__captures_open() && ds__capture_of(l->s)))
+            DS__KEEPING(one, (ds_mem_record_stream)(g->at, l->stream));
         if (one < 0 && !ds__captures_open()) one = l->s->driver->stream_synchronize(l->s->native, DS__FOREVER); /* without an event nobody may have it before */
         if (r == DS_OK) r = one;
     }
@@ -6645,7 +6655,7 @@ static ds_result ds__work_run(ds__work *w) {
     /* What follows is done in any case; the first failure is the one that is told. */
     ds__tls.mute += r < 0;
     if (begun) w->forked = 0;
-    ds_result end = begun ? ds__join(w, 0) : DS_OK, noted = ran ? DS_OK : ds__note_pinned(w);
+    ds_result end = begun ? ds__join(w, 0) : DS_OK, noted = ran ? DS_OK : ds__note_uses(w);
     for (size_t i = 0; w->temporaries && i < w->regions; i++) {
         ds_result one = DS_OK;
         if (w->region[i].temporary && w->region[i].at && w->region[i].device.type == DS_DEVICE_HOST) DS__KEEPING(one, (ds_pinned_free)(w->region[i].at));

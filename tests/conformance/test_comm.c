@@ -1343,6 +1343,47 @@ static void test_empty_tensors_that_travel_take_no_memory(void **state) {
     finish_comm();
 }
 
+/* Tensors that were allocated on streams that have no part in the collective can be freed at once, too. */
+static void test_memory_of_other_streams_is_not_given_away_before_the_collective_is_done(void **state) {
+    (void)state;
+    begin(PRESET_DEFAULT);
+    harness_warm_up();
+    enum { NUMBERS = 300000 };
+    ds_stream mine = harness_stream(0, 0), s[2] = { harness_stream(0, 0), harness_stream(1, 0) };
+    ds_device to[2] = { harness_device(0), harness_device(1) };
+    ds_comm_options o = { .streams = s, .stream_count = 2, .stream = s[0] };
+    ds_tensor *in, *into, *out[2], *later[2];
+    gate g = { 0 };
+    ok(ds_tensor_alloc(ds_float32(), 1, SHAPE(NUMBERS), mine, &in));
+    ok(ds_tensor_alloc(ds_float32(), 1, SHAPE(NUMBERS), mine, &into));
+    color(in, 5);
+    ds_tensor *same = painted(host(), ds_float32(), 1, SHAPE(NUMBERS), 5);
+    ok(ds_stream_synchronize(mine));
+    gate_close(s[0], &g);
+    ok(ds_comm_broadcast(in, to, 2, &o, out));
+    ok(ds_comm_broadcast_into(out[0], INPUTS(&into), 1, &o));
+    ok(ds_tensor_free(in));
+    ok(ds_tensor_free(into));
+    for (int i = 0; i < 2; i++) {
+        ok(ds_tensor_alloc(ds_float32(), 1, SHAPE(NUMBERS), mine, &later[i]));
+        ok(ds_fill(later[i]->data, 0, 4, NUMBERS, mine));
+    }
+    ok(ds_stream_synchronize(mine));
+    gate_open(&g);
+    for (int i = 0; i < 2; i++) expect_equal(same, out[i]);
+    for (int i = 0; i < 2; i++) {
+        unsigned char *p = contents(later[i]);
+        for (int k = 0; k < 4 * NUMBERS; k++) assert_int_equal(p[k], 0);
+        free(p);
+    }
+    drop(&same, 1);
+    drop(out, 2);
+    drop(later, 2);
+    ok(ds_stream_destroy(mine));
+    for (int i = 0; i < 2; i++) ok(ds_stream_destroy(s[i]));
+    finish_comm();
+}
+
 const struct CMUnitTest tests_comm[] = {
     DS_TEST(test_a_broadcast_copies_to_every_device_of_the_list, "comm: torch 115"),
     DS_TEST(test_a_broadcast_may_show_the_tensor_itself, "comm: torch 115"),
@@ -1383,5 +1424,6 @@ const struct CMUnitTest tests_comm[] = {
     DS_TEST(test_a_refused_collective_does_not_spoil_a_capture, "comm: capture"),
     DS_TEST(test_numbers_that_do_not_lie_on_multiples_of_their_size_are_not_reduced, "comm: bad input"),
     DS_TEST(test_empty_tensors_that_travel_take_no_memory, "comm: torch 116"),
+    DS_TEST(test_memory_of_other_streams_is_not_given_away_before_the_collective_is_done, "comm: order"),
 };
 const size_t tests_comm_count = sizeof tests_comm / sizeof *tests_comm;
