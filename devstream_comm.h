@@ -7483,6 +7483,7 @@ static ds_result ds__on_multiples(const ds__party *p, const char *what, int64_t 
 /* Tensors of one shape and type. stride: from one to the next in the array. */
 static ds_result ds__reduce_open(ds__work *w, const ds_comm_options *o, const ds_tensor *const *tensors, size_t count, size_t stride, ds_reduce_op op, ds__party *in) {
     DS__REQUIRE(count && tensors, "there is no tensor to reduce");
+    DS__REQUIRE(count > 1 || !o->plan, "the plan does not fit: one tensor is only copied");
     ds_result r = DS_OK;
     for (size_t i = 0; i < count && r == DS_OK; i++) {
         r = ds__party_open(w, o, tensors[i * stride], "input tensor", (int64_t)i, (int64_t)i, 0, &in[i]);

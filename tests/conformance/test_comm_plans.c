@@ -658,6 +658,30 @@ static void test_many_tensors_by_plan_reach_every_result_of_one_device(void **st
     finish_comm();
 }
 
+/* One tensor is copied, which no plan of a sum says. */
+static void test_a_plan_for_one_tensor_is_refused(void **state) {
+    (void)state;
+    two_devices();
+    ds_device at[2] = { harness_device(0), harness_device(1) };
+    ds_topology *t;
+    const ds_plan *plan;
+    ok(ds_topology_of_devices(at, 2, 0, &t));
+    ok(ds_plan_make(t, &(ds_plan_desc){ .what = DS_REDUCE, .bytes = 400 }, &plan));
+    ds_comm_options o = { .topology = t, .plan = plan }, alias = { .flags = DS_COMM_ALIAS, .topology = t, .plan = plan };
+    ds_tensor *in = painted(at[0], ds_float32(), 1, SHAPE(100), 3), *out = on(at[0], ds_float32(), 1, SHAPE(100)), *made;
+    refused(ds_comm_reduce(INPUTS(&in), 1, DS_REDUCE_SUM, at[0], &o, &made), DS_ERR_INVALID_VALUE);
+    says("the plan does not fit");
+    refused(ds_comm_reduce(INPUTS(&in), 1, DS_REDUCE_SUM, at[0], &alias, &made), DS_ERR_INVALID_VALUE);
+    refused(ds_comm_reduce_into(INPUTS(&in), 1, DS_REDUCE_SUM, out, &o), DS_ERR_INVALID_VALUE);
+    o.plan = NULL;
+    ok(ds_comm_reduce_into(INPUTS(&in), 1, DS_REDUCE_SUM, out, &o));
+    expect_equal(in, out);
+    drop(&in, 1);
+    drop(&out, 1);
+    ds_topology_free(t);
+    finish_comm();
+}
+
 const struct CMUnitTest tests_comm_plans[] = {
     DS_TEST(test_plans_of_the_devices_that_are_here, "comm: plans"),
     DS_TEST(test_plans_of_described_machines, "comm: plans"),
@@ -671,5 +695,6 @@ const struct CMUnitTest tests_comm_plans[] = {
     DS_TEST(test_more_lanes_than_streams, "comm: plans"),
     DS_TEST(test_what_cannot_follow_a_plan, "comm: plans"),
     DS_TEST(test_many_tensors_by_plan_reach_every_result_of_one_device, "comm: plans"),
+    DS_TEST(test_a_plan_for_one_tensor_is_refused, "comm: plans"),
 };
 const size_t tests_comm_plans_count = sizeof tests_comm_plans / sizeof *tests_comm_plans;
