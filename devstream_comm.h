@@ -6279,6 +6279,7 @@ static int ds__moves_simple(const ds__moves *m) {
 /* Dimensions from `dim` on, with the others at fixed indices. */
 static void ds__moves_make(ds__work *w, ds__moves *m, int dim, ptrdiff_t to, ptrdiff_t from) {
     int n = m->ndim - dim, rows = n == 1 && m->to[dim] >= (int64_t)m->width && m->from[dim] >= (int64_t)m->width;
+    rows = rows && m->to[dim] <= INT32_MAX && m->from[dim] <= INT32_MAX; /* cudaMemcpy2DAsync takes no larger pitch (cudaDevAttrMaxPitch) */
     ds__spot dst = { m->dst.region, m->dst.offset + to }, src = { m->src.region, m->src.offset + from };
     if (w->r < 0) return;
     if (n == 0 || (rows && (!m->kernel || m->width >= 256))) {

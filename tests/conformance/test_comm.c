@@ -2,6 +2,7 @@
 #include "comm.h"
 #include "devstream_cpu.h"
 #include <stdatomic.h>
+#include <sys/mman.h>
 
 /* ---- broadcast ---- */
 
@@ -1384,6 +1385,25 @@ static void test_memory_of_other_streams_is_not_given_away_before_the_collective
     finish_comm();
 }
 
+/* CUDA copies rows only so far apart as an int counts. */
+static void test_rows_that_are_far_apart(void **state) {
+    (void)state;
+    begin(PRESET_DEFAULT);
+    size_t pitch = ((size_t)1 << 31) + 4096;
+    unsigned char *p = mmap(NULL, pitch + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    assert_ptr_not_equal(p, MAP_FAILED);
+    ds_tensor rows = ds_tensor_of(p, host(), ds_uint8(), 2, SHAPE(2, 300)), *out = on(harness_device(0), ds_uint8(), 2, SHAPE(2, 300));
+    rows.strides = SHAPE((int64_t)pitch, 1);
+    for (int i = 0; i < 2; i++) memset(p + (size_t)i * pitch, i + 1, 300);
+    ok(ds_comm_broadcast_into(&rows, INPUTS(&out), 1, NULL));
+    unsigned char *got = contents(out);
+    for (int i = 0; i < 600; i++) assert_int_equal(got[i], i / 300 + 1);
+    free(got);
+    drop(&out, 1);
+    munmap(p, pitch + 4096);
+    finish_comm();
+}
+
 const struct CMUnitTest tests_comm[] = {
     DS_TEST(test_a_broadcast_copies_to_every_device_of_the_list, "comm: torch 115"),
     DS_TEST(test_a_broadcast_may_show_the_tensor_itself, "comm: torch 115"),
@@ -1425,5 +1445,6 @@ const struct CMUnitTest tests_comm[] = {
     DS_TEST(test_numbers_that_do_not_lie_on_multiples_of_their_size_are_not_reduced, "comm: bad input"),
     DS_TEST(test_empty_tensors_that_travel_take_no_memory, "comm: torch 116"),
     DS_TEST(test_memory_of_other_streams_is_not_given_away_before_the_collective_is_done, "comm: order"),
+    DS_TEST(test_rows_that_are_far_apart, "comm: layouts"),
 };
 const size_t tests_comm_count = sizeof tests_comm / sizeof *tests_comm;
