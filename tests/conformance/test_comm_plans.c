@@ -627,7 +627,7 @@ static void test_what_cannot_follow_a_plan(void **state) {
 /* What an earlier call has left on the stack. */
 __attribute__((noinline)) static void leave_behind(void *address) {
     void *volatile a[16000];
-    for (int i = 0; i < 16000; i++) a[i] = address;
+    for (int i = 0; i < 16000; i++) { a[i] = address; (void)a[i]; }
 }
 /* A buffer that is packed has no tensor: no result is taken for the tensor itself. */
 static void test_many_tensors_by_plan_reach_every_result_of_one_device(void **state) {

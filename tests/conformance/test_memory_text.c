@@ -709,7 +709,7 @@ static void test_the_hint_fits_what_an_open_capture_forbids(void **state) {
     void *p;
     (void)state;
     for (int preset = 0; preset < PRESETS; preset++) {
-        gate gate = { 0 };
+        gate g = { 0 };
         begin(preset);
         harness_warm_up();
         ds_stream s = harness_stream(0, 0), user = harness_stream(0, 0);
@@ -722,12 +722,12 @@ static void test_the_hint_fits_what_an_open_capture_forbids(void **state) {
         ok(ds_mem_empty_cache(harness_device(0), NULL)); /* as it says */
         ok(ask_in_a_capture(s, words));
         p = block(80 * MIB, s);
-        gate_close(user, &gate);
+        gate_close(user, &g);
         ok(ds_mem_record_use(p, user));
         ok(ds_mem_free(p));
         refused(ask_in_a_capture(s, words), DS_ERR_LIMIT_EXCEEDED);
         has(words, "80.00 MiB are freed but wait for other streams, and while a capture is open nobody asks whether these are done; empty the cache before it begins");
-        gate_open(&gate);
+        gate_open(&g);
         ok(ds_mem_empty_cache(harness_device(0), NULL));
         ok(ask_in_a_capture(s, words));
         limit_to(0);
