@@ -3170,7 +3170,7 @@ static ds_result ds__grow_plain(ds__arena *a, int kind, size_t size) {
         if (r == DS_OK) {
             DS__COUNT_CALL(a, driver_allocs, 1);
             r = ds__source_alloc(a, want, &source, &base);
-            if (r == DS_ERR_LIMIT_EXCEEDED) r = DS_ERR_OUT_OF_MEMORY; /* the device's own: it is full */
+            if (r == DS_ERR_LIMIT_EXCEEDED) r = DS_ERR_OUT_OF_MEMORY; /* an upstream's own: none of ours is in the way */
             if (r < 0) { ds__unreserve(a, want); DS__COUNT_CALL(a, driver_allocs, -1); }
         }
         if (r < 0) {
@@ -3331,7 +3331,6 @@ static ds_result ds__map(ds__arena *a, ds__segment *s, char *at, size_t size) {
     size_t done = 0;
     for (; done < size && r == DS_OK; done += s->page) {
         r = driver->space_map(index, at + done, s->page);
-        if (r == DS_ERR_LIMIT_EXCEEDED) r = DS_ERR_OUT_OF_MEMORY; /* the device's own: it is full */
         DS__COUNT_CALL(a, driver_allocs, r == DS_OK);
     }
     if (r == DS_OK) {
@@ -4428,7 +4427,7 @@ static ds_result ds__direct_take(ds__wanted *q, int async, void **out) {
     if (r < 0) return r;
     r = async ? ds__async_alloc(q->s, q->size, out) : ds__segment_alloc(q->a->dev->device, q->size, out);
     if (r < 0) ds__unreserve(q->a, q->size);
-    return r == DS_ERR_LIMIT_EXCEEDED ? DS_ERR_OUT_OF_MEMORY : r;
+    return r;
 }
 static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, void **out) {
     ds__arena *a = q->a;
