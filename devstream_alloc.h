@@ -893,7 +893,7 @@ struct ds__mdevice {
     _Atomic uint64_t history_count;
     _Atomic int64_t late_uses;    /* of ds_mem_record_stream, whose events are recorded at the free */
     _Atomic uint8_t async;        /* the driver's own pool was used */
-    _Atomic size_t async_bytes;   /* of blocks that are its; what it has beyond them is asked for with the statistics only */
+    _Atomic size_t async_bytes;   /* of the driver pool's memory: what blocks have; the rest is ds__async_surplus */
     int64_t async_peak[2];        /* of what was reserved with that: all, large */
     _Atomic uint64_t moving;      /* calls that are between `reserved` and the segments: how many now, and, from bit 32 on, were ever */
     _Atomic int deferred;         /* blocks in the arenas' lists of that name */
@@ -1533,7 +1533,9 @@ static ds_result ds__direct_free(ds__arena *a, ds__mblock *b);
 enum { DS__WAIT_NONE = 0, DS__WAIT_DEVICE, DS__WAIT_ALL };
 static size_t ds__direct_again(ds__mdevice *dev, int wait);
 static int ds__arena_drain(ds__arena *a);
+static size_t ds__async_surplus(ds__mdevice *dev);
 static void ds__async_give(ds__mdevice *dev, size_t keep);
+static void ds__direct_drain(ds__mdevice *dev);
 static void ds__stats(ds__mdevice *dev, ds__mpool *only, ds_mem_stats *out);
 static ds__stream *ds__direct_giver(ds__mdevice *dev);
 typedef struct ds__wanted ds__wanted;
@@ -2956,14 +2958,20 @@ static int ds__within(_Atomic size_t *sum, size_t size, size_t limit) {
 /* From here until ds__move_end what is reserved may be more than what segments have. */
 static void ds__move_begin(ds__mdevice *dev) { atomic_fetch_add(&dev->moving, ((uint64_t)1 << 32) + 1); }
 static void ds__move_end(ds__mdevice *dev) { atomic_fetch_sub(&dev->moving, 1); }
-/* Bytes that the allocator may still take from the driver: until a segment has them (ds__count_reserved) or ds__unreserve. */
-static ds_result ds__reserve(ds__arena *a, size_t size) {
+/* Reserves bytes that the allocator may take from the driver, until a segment has them (ds__count_reserved) or ds__unreserve. The limit of the device also covers
+   `surplus`, the memory of the driver's pool that no block has. */
+static ds_result ds__reserve_with(ds__arena *a, size_t size, size_t surplus) {
+    size_t limit = atomic_load(&a->dev->limit);
+    if (limit && surplus >= limit) return DS_ERR_LIMIT_EXCEEDED;
     ds__move_begin(a->dev);
     int in_pool = ds__within(&a->pool->reserved, size, a->pool->limit);
-    if (in_pool && ds__within(&a->dev->reserved, size, atomic_load(&a->dev->limit))) return DS_OK;
+    if (in_pool && ds__within(&a->dev->reserved, size, limit - surplus)) return DS_OK;
     if (in_pool) atomic_fetch_sub(&a->pool->reserved, size);
     ds__move_end(a->dev);
     return DS_ERR_LIMIT_EXCEEDED;
+}
+static ds_result ds__reserve(ds__arena *a, size_t size) {
+    return ds__reserve_with(a, size, atomic_load(&a->dev->limit) ? ds__async_surplus(a->dev) : 0);
 }
 static void ds__unreserve(ds__arena *a, size_t size) {
     atomic_fetch_sub(&a->pool->reserved, size);
@@ -3563,19 +3571,27 @@ static size_t ds__mem_flush(ds__mdevice *dev, ds__mpool *only, size_t keep) {
     return done;
 }
 
-/* What the driver's own pool has of the device, for blocks or for later. Nothing is locked. */
-static size_t ds__async_has(ds__mdevice *dev) {
+/* Returns the bytes that the driver's own pool has of the device; *out_cached: those that it can give out again. No spinning lock is held. */
+static size_t ds__async_has(ds__mdevice *dev, size_t *out_cached) {
     size_t reserved = 0, used = 0;
-    if (!atomic_load(&dev->async)) return 0;
-    ds__tls.mute++;
-    if (ds__driver_of(dev->device)->async_info(dev->device.index, &reserved, &used) < 0) reserved = 0;
-    ds__tls.mute--;
+    if (atomic_load(&dev->async)) {
+        ds__tls.mute++;
+        if (ds__driver_of(dev->device)->async_info(dev->device.index, &reserved, &used) < 0) reserved = 0;
+        ds__tls.mute--;
+    }
+    if (out_cached) *out_cached = reserved > used ? reserved - used : 0;
     return reserved;
 }
-/* What the driver's own pool keeps goes back to the device, down to so many bytes. */
+/* Returns the bytes of the driver's own pool that no block has: cached ones, and those of frees that are enqueued. */
+static size_t ds__async_surplus(ds__mdevice *dev) {
+    size_t has = ds__async_has(dev, NULL), blocks = atomic_load(&dev->async_bytes);
+    return has > blocks ? has - blocks : 0;
+}
+/* Waits for enqueued frees to the driver's own pool, then shrinks the pool to `keep` bytes, or as far as the driver can. No capture is open. */
 static void ds__async_give(ds__mdevice *dev, size_t keep) {
     ds_mem_stats before;
     if (!atomic_load(&dev->async)) return;
+    ds__direct_drain(dev);
     ds__stats(dev, NULL, &before); /* the pool shrinks here only: so the peak of what is reserved is the truth */
     ds__tls.mute++;
     DS_IGNORE(ds__driver_of(dev->device)->async_trim(dev->device.index, keep));
@@ -4418,14 +4434,34 @@ static void ds__direct_drain(ds__mdevice *dev) {
 
 /* Policy without a cache, where every block is a segment: the driver's own pool, or plain memory.
    - The driver's pool: the block's stream waits for the other uses and gives the block back in its order. What an ended stream had comes back on a stream of the
-     allocator's, behind that one's end. The host never waits.
+     allocator's, behind that one's end. The host waits only when a limit is near: the limit also covers what the pool holds beyond the blocks, that is
+     enqueued frees and cached memory. An allocation that would pass the limit waits for these frees and shrinks the pool first.
    - Plain memory: the host waits for the block's stream and the uses of others, but for a device only when nobody knows what else to wait for.
    - Where that cannot be done now (a capture stands in the way, or a call of the driver failed) the block is deferred: it stays pending in its arena's list, and allocations,
      frees, flushes and changes of the policy try again. At shutdown it ends with its segment. */
+/* Returns memory of ds__direct_take that became no block. */
+static void ds__direct_untake(ds__wanted *q, int async, void *base) {
+    DS_IGNORE(async ? ds__async_free(q->s, base) : ds__segment_free(q->a->dev->device, base, q->size, 0));
+    if (async) atomic_fetch_sub(&q->a->dev->async_bytes, q->size);
+    ds__unreserve(q->a, q->size);
+}
 static ds_result ds__direct_take(ds__wanted *q, int async, void **out) {
-    ds_result r = ds__reserve(q->a, q->size);
+    ds__mdevice *dev = q->a->dev;
+    size_t limit = atomic_load(&dev->limit), cached = 0;
+    if (async && limit) (void)ds__async_has(dev, &cached);
+    int reuse = cached >= q->size; /* the pool may have a fitting piece, so that it does not grow: found out by trying */
+    ds_result r = reuse ? ds__reserve_with(q->a, q->size, 0) : ds__reserve(q->a, q->size);
     if (r < 0) return r;
-    r = async ? ds__async_alloc(q->s, q->size, out) : ds__segment_alloc(q->a->dev->device, q->size, out);
+    r = async ? ds__async_alloc(q->s, q->size, out) : ds__segment_alloc(dev->device, q->size, out);
+    if (async && r == DS_OK) {
+        atomic_store(&dev->async, 1);
+        atomic_fetch_add(&dev->async_bytes, q->size);
+        if (reuse && atomic_load(&dev->reserved) + ds__async_surplus(dev) > limit) { /* it has grown */
+            ds__direct_untake(q, async, *out);
+            *out = NULL;
+            return DS_ERR_LIMIT_EXCEEDED;
+        }
+    }
     if (r < 0) ds__unreserve(q->a, q->size);
     return r;
 }
@@ -4450,7 +4486,6 @@ static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, 
         r = ds__direct_take(q, async, &base);
         if (ds__is_shortage(r) && !ds__captures_open()) {
             (void)ds__mem_flush(a->dev, NULL, 0);
-            if (async) ds__direct_drain(a->dev);
             ds__async_give(a->dev, 0);
             DS__COUNT_CALL(a, retries, 1);
             r = ds__direct_take(q, async, &base);
@@ -4458,7 +4493,6 @@ static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, 
         if (!ds__is_shortage(r) || round > 0 || !ds__call_shortage(a->dev, q->asked)) break;
     }
     ds__tls.mute--;
-    if (async && r == DS_OK) atomic_store(&a->dev->async, 1);
     ds__segment *seg = r == DS_OK ? ds__segment_new(a, q->kind, async ? DS__FROM_ASYNC : DS__FROM_DRIVER, base, q->size, 0) : NULL;
     if (r == DS_OK && !seg) r = DS_ERR_OUT_OF_MEMORY;
     if (r == DS_OK) {
@@ -4474,7 +4508,6 @@ static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, 
             seg->direct = 1;
             ds__segment_in(a, seg);
             ds__count_reserved(a, q->kind, (int64_t)q->size);
-            if (async) atomic_fetch_add(&a->dev->async_bytes, q->size);
             ds__count_segment(a, seg, 1);
             DS__COUNT_CALL(a, driver_allocs, 1);
             if (q->size >= c->max_split_size) { b->oversize = 1; ds__count_oversize(a, 1); }
@@ -4500,8 +4533,7 @@ static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, 
     }
     if (base) {
         if (seg) ds__segment_drop(seg);
-        ds__unreserve(a, q->size);
-        DS_IGNORE(async ? ds__async_free(q->s, base) : ds__segment_free(a->dev->device, base, q->size, 0));
+        ds__direct_untake(q, async, base);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of %zu bytes", q->asked);
     }
     if (!ds__is_shortage(r)) {
@@ -4628,12 +4660,13 @@ static void ds__direct_over(ds__arena *a, ds__mblock *b) {
     b->quiet = b->stale = 0;
     ds__segment_out(a, s);
     ds__count_reserved(a, kind, -(int64_t)size);
-    if (s->source == DS__FROM_ASYNC) atomic_fetch_sub(&a->dev->async_bytes, size);
     ds__count_segment(a, s, -1);
     DS__COUNT_CALL(a, driver_frees, 1);
     ds__mblock_drop(a, b);
     ds__arena_unlock(a);
+    int async = s->source == DS__FROM_ASYNC;
     ds__segment_drop(s);
+    if (async) atomic_fetch_sub(&a->dev->async_bytes, size); /* both at once: between them the limit counts the bytes twice */
     ds__unreserve(a, size);
 }
 
@@ -4747,16 +4780,15 @@ static ds_result ds__mem_empty(ds_device device, size_t keep, size_t *out_releas
     size_t done = 0;
     if ((r = ds__check(&dev->main, 1)) < 0) return r;
     if (DS__UNLIKELY(ds__sync_watched()) && (r = ds__sync_tell("waits for blocks that other streams use")) < 0) return r;
-    size_t pool = ds__async_has(dev);
+    size_t pool = ds__async_has(dev, NULL);
     if (atomic_load(&dev->reserved) > keep) done = ds__mem_flush(dev, NULL, keep);
     else atomic_fetch_add(&dev->stats.syncs, keep == 0);
     size_t blocks = atomic_load(&dev->async_bytes), others = atomic_load(&dev->reserved);
     others = others > blocks ? others - blocks : 0;
     keep = keep > others ? keep - others : 0;
     if (pool > keep) { /* a pool gives back only what streams are done with */
-        ds__direct_drain(dev);
         ds__async_give(dev, keep);
-        size_t left = ds__async_has(dev);
+        size_t left = ds__async_has(dev, NULL);
         done += pool > left ? pool - left : 0;
     }
     if (out_released) *out_released = done;
@@ -5460,7 +5492,7 @@ static ds_mem_stat ds__stat_of_meter(const ds__meter *m, int full) {
 
 /* The sums of a domain: a device's (only NULL) or a pool's. */
 static void ds__stats(ds__mdevice *dev, ds__mpool *only, ds_mem_stats *out) {
-    int64_t now[2][DS__METRICS], total[2][DS__METRICS], kept = only ? 0 : (int64_t)ds__async_has(dev);
+    int64_t now[2][DS__METRICS], total[2][DS__METRICS], kept = only ? 0 : (int64_t)ds__async_has(dev, NULL);
     ds__domain *d = only ? &only->stats : &dev->stats;
     memset(out, 0, sizeof *out);
     out->size = sizeof *out;
@@ -5826,8 +5858,8 @@ static ds_result ds__validate_reserved(ds__mdevice *dev) {
     size_t reserved = atomic_load(&dev->reserved), async = atomic_load(&dev->async_bytes);
     if (r == DS_OK) r = ds__validate_count(&all, dev, NULL);
     if (r < 0) return r;
-    DS__SOUND(async == all.async, "blocks of the driver's own pool have %zu bytes, %zu were counted", all.async, async);
     if ((uint32_t)moving || atomic_load(&dev->moving) != moving) return DS_OK;
+    DS__SOUND(async == all.async, "blocks of the driver's own pool have %zu bytes, %zu were counted", all.async, async);
     DS__SOUND(!wrong, "the limit of a pool goes by %zu bytes, its segments have %zu", held, has);
     DS__SOUND(reserved == all.bytes, "the limit goes by %zu bytes, the segments have %zu", reserved, all.bytes);
     DS__SOUND(listed == all.segments, "the table by address has %zu segments of the device, which has %zu", listed, all.segments);

@@ -1205,6 +1205,86 @@ static void test_the_drivers_pool_waits_for_frees_that_are_on_their_way(void **s
     scarce_end(&sc);
 }
 
+/* A free that is enqueued holds its memory until its stream has come to it, so a limit counts the memory until then. */
+static void test_a_limit_counts_frees_that_are_enqueued(void **state) {
+    (void)state;
+    ds_mem_config c = config_of(PRESET_DEFAULT);
+    c.backend = DS_MEM_DRIVER_POOL;
+    c.limit = 64 * MIB;
+    for (int same = 0; same < 2; same++) {
+        begin_with(&c);
+        ds_stream s = stream(0), t = stream(0), other = stream(0);
+        gate g = { 0 };
+        ds_graph graph;
+        void *p = block(40 * MIB, s), *q = NULL;
+        gate_close(s, &g);
+        ok(ds_mem_free(p));
+        ok(ds_capture_begin(other, DS_CAPTURE_RELAXED));
+        ds_result r = ds_mem_alloc(40 * MIB, same ? s : t, &q); /* nothing may wait; on CUDA the memory may be used again in the order of its stream */
+        if (r != DS_OK) assert_int_equal(r, DS_ERR_LIMIT_EXCEEDED);
+        assert_true(reserved(0) <= 64 * MIB);
+        ok(ds_capture_end(other, &graph));
+        ok(ds_graph_destroy(graph));
+        if (q) ok(ds_mem_free(q));
+
+        pthread_t thread = spawn(open_later, &g);
+        q = block(40 * MIB, same ? s : t);
+        assert_true(reserved(0) <= 64 * MIB);
+        paint(q, 40 * MIB, 2, same ? s : t);
+        join(thread);
+
+        ok(ds_mem_free(q));
+        ok(ds_stream_destroy(s)); ok(ds_stream_destroy(t)); ok(ds_stream_destroy(other));
+        finish();
+    }
+}
+
+/* A limit holds for blocks that the cache takes, too, after the driver's pool was used. */
+static void test_a_limit_counts_what_the_drivers_pool_keeps(void **state) {
+    (void)state;
+    ds_mem_config c = config_of(PRESET_DEFAULT);
+    c.limit = 64 * MIB;
+    for (int backend = 0; backend < 3; backend += 2) {
+        c.backend = DS_MEM_DRIVER_POOL;
+        begin_with(&c);
+        ds_stream s = stream(0);
+        ok(ds_mem_free(block(40 * MIB, s)));
+        c.backend = backend;
+        ok(ds_mem_configure(harness_device(0), &c));
+        for (int i = 0; i < 3; i++) {
+            void *p = block(30 * MIB, s), *q = block(20 * MIB, s);
+            assert_true(reserved(0) <= 64 * MIB);
+            ok(ds_mem_free(p)); ok(ds_mem_free(q));
+        }
+        ok(ds_stream_destroy(s));
+        finish();
+    }
+}
+
+/* An allocation that fits into what the pool has cached does not wait, although both together pass the limit; one for which the pool must grow shrinks it first. */
+static void test_a_limit_leaves_the_drivers_pool_its_cache(void **state) {
+    (void)state;
+    ds_mem_config c = config_of(PRESET_DEFAULT);
+    c.backend = DS_MEM_DRIVER_POOL;
+    c.limit = 64 * MIB;
+    begin_with(&c);
+    ds_stream s = stream(0);
+    for (int i = 0; i < 10; i++) {
+        ok(ds_mem_free(block(60 * MIB, s)));
+        ok(ds_stream_synchronize(s));
+        assert_true(reserved(0) <= 64 * MIB);
+    }
+    assert_int_equal(stat(0, "num_alloc_retries"), 0);
+
+    void *p = block(10 * MIB, s);
+    assert_true(reserved(0) <= 64 * MIB);
+    assert_int_equal(stat(0, "num_alloc_retries"), harness_is_cpu() ? 0 : 1);
+
+    ok(ds_mem_free(p));
+    ok(ds_stream_destroy(s));
+    finish();
+}
+
 /* Threads with streams of their own, streams that come and go, captures here and there. */
 static void *free_much(void *user) {
     unsigned seed = *(const unsigned *)user;
@@ -1279,6 +1359,9 @@ const struct CMUnitTest tests_alloc_backends[] = {
     DS_TEST(test_a_block_of_an_ended_stream_is_freed_behind_its_work, "alloc"),
     DS_TEST(test_a_block_of_a_stream_that_ended_in_a_capture_comes_back_at_a_flush, "alloc"),
     DS_TEST(test_the_drivers_pool_waits_for_frees_that_are_on_their_way, "peers 108, 110"),
+    DS_TEST(test_a_limit_counts_frees_that_are_enqueued, "alloc"),
+    DS_TEST(test_a_limit_counts_what_the_drivers_pool_keeps, "alloc"),
+    DS_TEST(test_a_limit_leaves_the_drivers_pool_its_cache, "alloc"),
     DS_TEST(test_threads_free_without_a_cache_beside_captures, "alloc"),
 };
 const size_t tests_alloc_backends_count = sizeof tests_alloc_backends / sizeof *tests_alloc_backends;
