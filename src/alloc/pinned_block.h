@@ -1,0 +1,190 @@
+/* ---- blocks ---- */
+
+static void ds__hold_drop(ds__hold *h) { if (h && atomic_fetch_sub(&h->owners, 1) == 1) ds__release(h); }
+static ds_result ds__hold_make(uint64_t capture, void *user, void **out) {
+    ds__hold *h = ds__alloc(sizeof *h);
+    (void)capture;
+    (void)user;
+    if (!h) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to note a use");
+    atomic_store(&h->owners, 1);
+    *out = h;
+    return DS_OK;
+}
+/* The last graph is gone. Any thread, no call of devstream. */
+static void ds__hold_release(void *user) {
+    ds__hold *h = user;
+    atomic_store(&h->gone, 1);
+    ds__hold_drop(h);
+}
+
+/* The arena and the counts. */
+static void ds__host_lock(ds__arena *a) {
+    ds__arena_lock(a);
+    ds__lock_take(&ds__host.count);
+}
+static void ds__host_unlock(ds__arena *a) {
+    ds__lock_give(&ds__host.count);
+    ds__arena_unlock(a);
+}
+
+/* What a block was is free, and one with its neighbours. The segment that is to be given back, if there is one. All is locked. */
+static ds__segment *ds__pinned_settle(ds__arena *a, ds__mblock *b) {
+    size_t size = b->size;
+    b = ds__merge_in(a, b);
+    if (DS__LIKELY(size <= atomic_load_explicit(&ds__host.max_cached, memory_order_relaxed)) || ds__is_split(b) || ds__captures_open()) return NULL;
+    ds__bin_out(a, b);
+    b->quiet = 1;
+    return b->seg;
+}
+
+static int ds__pinned_done(const ds__muse *u) {
+    for (; u; u = u->next) {
+        ds_result r = u->hold ? (atomic_load(&u->hold->gone) ? DS_OK : DS_NOT_READY) : ds__event_ask(u->event);
+        if (r != DS_OK && r != DS_ERR_FAILED) return 0; /* an answer that says nothing of the work is no "done" */
+    }
+    return 1;
+}
+/* Locked. */
+static void ds__pinned_uses_end(ds__arena *a, ds__mblock *b) {
+    for (ds__muse *u = b->uses; u; u = u->next) { ds__hold_drop(u->hold); u->hold = NULL; }
+    ds__muses_drop(a, b->uses);
+    b->uses = NULL;
+}
+
+/* Frees the pending blocks whose uses are done, the oldest first, until `patience` were not: those come last next time. Nothing is locked. */
+static size_t ds__pinned_poll(ds__arena *a, size_t patience) {
+    ds__mblock *list[DS__POLLS];
+    ds__segment *over[DS__POLLS];
+    uint8_t done[DS__POLLS];
+    size_t freed = 0, left = 0;
+    ds__arena_lock(a);
+    for (const ds__mblock *b = a->pending; b; b = b->list_next) left++;
+    ds__arena_unlock(a);
+    while (left > 0 && patience > 0) {
+        size_t n = 0, most = left < DS__POLLS ? left : DS__POLLS, given = 0;
+        ds__arena_lock(a);
+        for (ds__mblock *b = a->pending; b && n < most; b = b->list_next)
+            if (!b->quiet) { b->quiet = 1; list[n++] = b; }
+        ds__arena_unlock(a);
+        if (n == 0) break;
+        for (size_t i = 0; i < n; i++) {
+            done[i] = patience > 0 && ds__pinned_done(list[i]->uses);
+            if (!done[i] && patience > 0) patience--;
+        }
+        ds__host_lock(a);
+        for (size_t i = 0; i < n; i++) {
+            ds__mblock *b = list[i];
+            b->quiet = 0;
+            ds__pending_out(a, b);
+            if (!done[i]) { ds__pending_in(a, b); continue; }
+            ds__pinned_uses_end(a, b);
+            ds__count_done(a, b->seg->kind, (int64_t)b->size, (int64_t)b->asked);
+            if ((over[given] = ds__pinned_settle(a, b)) != NULL) given++;
+            freed++;
+        }
+        ds__host_unlock(a);
+        while (given) DS_IGNORE(ds__segment_return(a, over[--given]));
+        left -= n;
+    }
+    return freed;
+}
+
+/* One request. */
+typedef struct ds__pinned_wish {
+    ds__arena *a;
+    int kind, exact;
+    size_t size, segment, asked;
+    void *ptr; /* found */
+} ds__pinned_wish;
+
+/* What a request needs, as the configuration stands. size is below 2^60. */
+static ds__pinned_wish ds__pinned_want(size_t asked) {
+    size_t segment = atomic_load_explicit(&ds__host.segment_size, memory_order_relaxed), share = segment ? segment : DS__MIB;
+    ds__pinned_wish q = { NULL, DS__LARGE, 0, asked < DS__UNIT ? DS__UNIT : asked, 0, asked, NULL };
+    if (asked <= atomic_load_explicit(&ds__host.round_threshold, memory_order_relaxed)) {
+        if (q.size & (q.size - 1)) q.size = (size_t)2 << (63 - __builtin_clzll(q.size));
+        q.exact = !segment;
+    } else {
+        size_t unit = asked < DS__HOST_PAGE ? DS__UNIT : DS__HOST_PAGE;
+        q.size = (q.size + unit - 1) & ~(unit - 1);
+    }
+    if (q.size <= share / 4) q.kind = DS__SMALL;
+    q.segment = q.exact || q.kind == DS__LARGE ? q.size : share;
+    q.a = ds__host.arena[q.size >= DS__HOST_PAGE];
+    return q;
+}
+
+/* Takes a free block. */
+static int ds__pinned_take(ds__pinned_wish *q) {
+    ds__arena *a = q->a;
+    ds__mblock *b = NULL;
+    ds__host_lock(a);
+    if (q->exact) {
+        for (b = a->bins[q->kind].head[ds__bin(q->size)]; b && b->size != q->size; ) b = b->list_next;
+        if (b) { ds__bin_out(a, b); ds__bin_in(a, b, 0); } /* to the front, where it is found */
+    }
+    if (!q->exact || b) b = ds__take(a, q->kind, q->size, q->asked);
+    if (b) q->ptr = b->ptr;
+    ds__host_unlock(a);
+    return b != NULL;
+}
+
+static ds_result ds__pinned_grow(ds__pinned_wish *q) {
+    ds_result r = DS_OK;
+    pthread_mutex_lock(&q->a->grow);
+    if (!ds__pinned_take(q)) { /* no other thread was faster */
+        r = ds__grow_plain(q->a, q->kind, q->segment);
+        if (ds__is_shortage(r) && q->segment > q->size) r = ds__grow_plain(q->a, q->kind, q->size);
+    }
+    pthread_mutex_unlock(&q->a->grow);
+    return r;
+}
+
+static size_t ds__pinned_flush(void) {
+    size_t done = 0;
+    for (int i = 0; i < 2; i++) (void)ds__pinned_poll(ds__host.arena[i], SIZE_MAX);
+    for (int i = 0; i < 2; i++) done += ds__arena_trim(ds__host.arena[i], SIZE_MAX, 0);
+    return done;
+}
+
+static ds_result ds__pinned_ladder(ds__pinned_wish *q) {
+    int open = ds__captures_open() != 0; /* then no event is asked for, and nothing given back */
+    ds_result r = DS_ERR_OUT_OF_MEMORY;
+    if (!open && ds__pinned_poll(q->a, DS__POLLS) && ds__pinned_take(q)) return DS_OK;
+    for (int round = 0; round < 2; round++) {
+        for (int again = 0; again < 16; again++) { /* other threads may take what was made */
+            r = ds__pinned_grow(q);
+            if (q->ptr || (r == DS_OK && ds__pinned_take(q))) return DS_OK;
+            if (r < 0) break;
+        }
+        if (round || open || (r < 0 && !ds__is_shortage(r))) break;
+        (void)ds__pinned_flush();
+        if (ds__pinned_take(q)) return DS_OK;
+    }
+    return r < 0 ? r : DS_ERR_OUT_OF_MEMORY;
+}
+
+/* The sentence of a shortage. */
+static ds_result ds__pinned_short(const ds__pinned_wish *q, ds_result why) {
+    ds__mdevice *dev = ds__pinned_used();
+    size_t live = 0, pending = 0, cached = 0, largest = 0, limit = atomic_load(&dev->limit);
+    ds__mem_lock_all(dev);
+    for (const ds__arena *a = dev->main.arenas; a; a = a->next)
+        for (const ds__segment *s = a->segments; s; s = s->next)
+            for (const ds__mblock *b = s->first; b; b = b->next) {
+                *(b->state == DS_BLOCK_LIVE ? &live : b->state == DS_BLOCK_PENDING ? &pending : &cached) += b->size;
+                if (b->state == DS_BLOCK_FREE && b->size > largest) largest = b->size;
+            }
+    ds__mem_unlock_all(dev);
+    const char *hint = q->asked >= (size_t)1 << 60 ? "the size looks like a negative number or an overflow" :
+                       ds__captures_open() && cached + pending >= q->size ? "while a capture is open nothing is given back" :
+                       pending >= q->size ? "streams have not passed their uses of freed blocks; synchronize them" :
+                       why == DS_ERR_LIMIT_EXCEEDED ? "ds_pinned_set_limit raises the limit" : "the system has no more memory that can be pinned";
+    DS__COUNT_CALL(q->a, ooms, 1);
+    return ds__fail(why, "%s of pinned memory were asked for; allocated %s, pending %s, cached %s, largest free %s, limit %s; hint: %s", DS__SIZE(q->asked),
+                    DS__SIZE(live), DS__SIZE(pending), DS__SIZE(cached), DS__SIZE(largest), limit ? DS__SIZE(limit) : "none", hint);
+}
+
+/* The same of pinned memory. */
+static ds_result ds__pinned_check(ds__mdevice *dev, int level) { return DS__UNLIKELY(atomic_load_explicit(&ds__host.debug, memory_order_relaxed) >= level) ? ds__validate(dev) : DS_OK; }
+

@@ -1,0 +1,60 @@
+/* ---- >>memory end -------------------------------------------------------------------------------------------------- */
+
+/* What was not freed is told by owner, then all memory of a device goes. */
+static void ds__mem_end(ds__mdevice *dev) {
+    ds_stream giver = { atomic_load(&dev->giver) };
+    ds__tell_leaks(dev);
+    ds__stream_end(giver);
+    for (ds__mpool *p = &dev->main; p; p = p->next) {
+        for (ds__arena *a = p->arenas; a; a = a->next) {
+            for (ds__segment *s = a->segments; s; s = s->next) {
+                if (s->page) ds__space_release(dev->device, s->base, s->size);
+                else if (s->source == DS__FROM_ASYNC) {} /* the driver's pool ends with the driver */
+                else DS_IGNORE(ds__source_free(a, s));
+                for (ds__mblock *b = s->first; b; b = b->next)
+                    for (ds__muse *u = b->uses; u; u = u->next) ds__event_drop(u->event);
+                ds__release(s->granule);
+            }
+            for (ds__muse *u = a->spare_uses; u; u = u->next) ds__event_drop(u->event);
+            ds__event_drop(a->end);
+            pthread_mutex_destroy(&a->grow);
+            pthread_mutex_destroy(&a->giving);
+        }
+        ds__release(p->label);
+    }
+    pthread_mutex_destroy(&dev->lock);
+}
+
+/* Called by ds_shutdown when all work is done. */
+static void ds__mem_shutdown(void) {
+    ds__mem_closing(1);
+    ds__share_shutdown();
+    ds__pinned_shutdown();
+    ds__snapshot_shutdown();
+    for (int backend = 0; backend < DS_BACKEND_COUNT; backend++)
+        for (int i = 0; i < DS__MAX_DEVICES; i++) {
+            ds__mdevice *dev = ds__mem_device_at(backend, i);
+            if (!dev) continue;
+            ds__mem_end(dev);
+            atomic_store(&ds__m.device[backend][i], NULL);
+        }
+    ds__resource_shutdown();
+    ds__release(ds__m.pools);
+    ds__release(ds__m.sorted);
+    ds__release(ds__m.shortage);
+    ds__release(ds__m.oom);
+    for (size_t i = 0; i < sizeof ds__m.root / sizeof ds__m.root[0]; i++) atomic_store(&ds__m.root[i], NULL);
+    for (size_t i = 0; i < DS__MAX_DEVICES; i++) atomic_store(&ds__m.legacy[i], 0);
+    while (ds__m.kept) { ds__mkept *next = ds__m.kept->next; ds__release(ds__m.kept); ds__m.kept = next; }
+    ds__m.pools = NULL;
+    ds__m.sorted = NULL;
+    ds__m.shortage = NULL;
+    ds__m.oom = NULL;
+    ds__m.free_segments = NULL;
+    ds__m.policies = NULL;
+    ds__m.pool_count = ds__m.pool_room = 0;
+    ds__m.sorted_count = ds__m.sorted_room = ds__m.shortage_count = ds__m.oom_count = 0;
+    ds__m.configured = 0;
+    atomic_store(&ds__upper.stream_gone_fn, (void (*)(ds__stream *))0);
+    atomic_store(&ds__upper.shutdown_fn, (void (*)(void))0);
+}

@@ -1,0 +1,34 @@
+#include <stddef.h>
+#include <stdint.h>
+
+/** The version of these headers, major.minor.patch: the first number, */
+#define DEVSTREAM_VERSION_MAJOR 0
+/** the second, */
+#define DEVSTREAM_VERSION_MINOR 1
+/** and the third. */
+#define DEVSTREAM_VERSION_PATCH 0
+
+#if !defined(__linux__)
+#error "devstream runs on Linux (x86-64 and aarch64) only, so far"
+#endif
+
+#ifndef DEVSTREAM_API
+/** What stands in front of every function: yours, if you define it before. */
+#define DEVSTREAM_API
+#endif
+#ifdef DEVSTREAM_STATIC
+#define DSDEF __attribute__((unused)) static
+#define DSDATA __attribute__((unused)) static
+#else
+#define DSDEF DEVSTREAM_API
+#define DSDATA DEVSTREAM_API extern
+#endif
+/** Results must be looked at; DS_IGNORE says that one is not wanted. */
+#define DS_MUST_USE __attribute__((warn_unused_result))
+/** Makes a call and drops its result. */
+#define DS_IGNORE(call) do { ds_result ds_ignored_ = (call); (void)ds_ignored_; } while (0)
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+

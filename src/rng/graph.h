@@ -1,0 +1,151 @@
+/* ---- in a graph ---- */
+
+/* Whether so many words are left of the sequence. */
+static ds_result ds__rng_room(uint64_t offset, uint64_t taken) {
+    DS__REQUIRE(taken >> 63 == 0 && (offset + taken) >> 63 == 0, "the generator is at offset %llu, and %llu words more are past 2^63: seed it", (unsigned long long)offset, (unsigned long long)taken);
+    return DS_OK;
+}
+
+/* What failed reads no more, and the event stays as it is when the device is reset: who waited for it would fail in turn. */
+static int ds__rng_read_failed(ds_event read) {
+    ds__event *e = ds__pin(&ds__g.events, read.id);
+    void *native = e ? atomic_load_explicit(&e->native, memory_order_acquire) : NULL;
+    int failed = native && e->driver->event_query(native) == DS_ERR_FAILED;
+    if (e) ds__event_unpin(e);
+    return failed;
+}
+
+/* The stream is pinned: its handle may be stale by now. */
+static ds_result ds__rng_record(ds__rng_graph *u, ds__stream *s) {
+    ds__event *e = ds__pin(&ds__g.events, u->read.id);
+    ds_result r = e ? ds__record(e, s, DS__OP_RECORD | DS__OP_OUTSIDE << 8) : DS_ERR_INVALID_HANDLE;
+    if (e) ds__event_unpin(e);
+    u->lost.id = r == DS_OK ? 0 : ds__handle(&s->slot);
+    if (r == DS_OK) u->launched = 1;
+    return r;
+}
+/* Makes up for a record that failed. If its stream is gone, no other can be told to wait for what it left. */
+static ds_result ds__rng_find(ds__rng_graph *u, const ds__stream *s) {
+    ds__stream *lost = ds__pin(&ds__g.streams, u->lost.id);
+    ds_result r;
+    if (lost) {
+        r = ds__rng_record(u, lost);
+        ds__stream_unpin(lost);
+        if (r == DS__CHANGED) r = ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "an earlier launch of the graph has to be waited for, and its stream captures now");
+    } else if (ds__captures_open()) {
+        r = ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "the host has to wait for an earlier launch of the graph, which a capture forbids");
+    } else if ((r = ds__device_error(u->device, s->driver->device_synchronize(u->device.index))) == DS_OK) {
+        u->lost.id = 0;
+        u->launched = 0;
+    }
+    return r;
+}
+
+static ds_result ds__rng_captures(void) {
+    return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "the graph has random numbers: a stream that captures cannot launch it; add it as a child graph");
+}
+
+/* Before and after a launch of a graph that has fills. */
+static ds_result ds__rng_launch(void *user, ds__stream *s, ds_result how) {
+    ds__rng_graph *u = user;
+    ds__generator *g = u->generator;
+    ds_stream stream = { ds__handle(&s->slot) };
+    ds_result r = DS_OK;
+    if (how == DS_NOT_READY) {
+        ds_capture_info info;
+        memset(&info, 0, sizeof info);
+        if (ds__captures_open() && (r = s->driver->capture_query(s->native, &info)) < 0) return r;
+        if (info.status != DS_CAPTURE_NONE)
+            return ds__rng_captures();
+        if (s->device.type != u->device.type || s->device.index != u->device.index)
+            return ds__fail(DS_ERR_DEVICE_MISMATCH, "the graph has random numbers of %s:%d: a stream of %s:%d cannot launch it", ds__type_name(u->device.type), u->device.index,
+                            ds__type_name(s->device.type), s->device.index);
+        ds__rng_args a = { .out = u->state };
+        ds_kernel kernel;
+        if (!ds__rng_launches) pthread_mutex_lock(&ds__rng.launching);
+        pthread_mutex_lock(&g->lock);
+        a.seed = g->seed;
+        a.start = g->offset;
+        r = ds__rng_kernel(DS__RNG_STATE, &kernel);
+        if (r == DS_OK) r = ds__rng_room(g->offset, u->taken);
+        if (r == DS_OK && u->lost.id) r = ds__rng_find(u, s);
+        if (r == DS_OK && u->launched && ds__rng_read_failed(u->read)) u->launched = 0;
+        if (r == DS_OK && u->launched) r = ds__wait_event(stream, u->read, DS__OP_WAIT | DS__OP_OUTSIDE << 8);
+        if (r == DS_OK) r = ds__rng_submit(s, kernel, 1, &a, 0);
+        if (r == DS__CHANGED) r = ds__rng_captures();
+        if (r == DS_OK) {
+            g->offset += u->taken;
+            u->change = ++g->changes;
+        }
+        pthread_mutex_unlock(&g->lock);
+        if (r == DS_OK) ds__rng_launches++;
+        else if (!ds__rng_launches) pthread_mutex_unlock(&ds__rng.launching);
+        return r;
+    }
+    if (how < 0) {
+        pthread_mutex_lock(&g->lock);
+        if (g->changes == u->change) { /* else others have drawn what comes behind */
+            g->offset -= u->taken;
+            g->changes = u->change - 1; /* as before: another fill of the same launch may lie in front of this one */
+        }
+        pthread_mutex_unlock(&g->lock);
+    }
+    char before[sizeof ds__tls.error]; /* why the launch failed */
+    memcpy(before, ds__tls.error, sizeof before);
+    DS_IGNORE(ds__rng_record(u, s)); /* the state is written, though the graph may not run */
+    memcpy(ds__tls.error, before, sizeof before);
+    if (!--ds__rng_launches) pthread_mutex_unlock(&ds__rng.launching);
+    return DS_OK;
+}
+/* The graph is gone; not a call of devstream. */
+static void ds__rng_graph_release(void *user) {
+    ds__rng_graph *u = user;
+    ds__lock_take(&ds__rng.lock);
+    ds__generator *g = u->generator;
+    int over = !u->state; /* the library has ended */
+    u->generator = NULL;
+    if (!over) {
+        u->next = ds__rng.idle;
+        ds__rng.idle = u;
+    }
+    ds__lock_give(&ds__rng.lock);
+    ds__generator_drop(g);
+    if (over) ds__release(u);
+}
+static ds_result ds__rng_graph_make(uint64_t capture, void *user, void **out) {
+    ds__generator *g = user;
+    ds__rng_graph **at = &ds__rng.idle, *u = NULL;
+    ds_result r = DS_OK;
+    *out = NULL;
+    ds__lock_take(&ds__rng.lock);
+    ds__rng_setup();
+    while (*at && !((*at)->device.type == g->device.type && (*at)->device.index == g->device.index)) at = &(*at)->next;
+    if (*at) { u = *at; *at = u->next; }
+    ds__lock_give(&ds__rng.lock);
+    if (!u) {
+        void *state = NULL;
+        if (!(u = ds__alloc(sizeof *u))) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the fills of a graph");
+        r = ds__segment_alloc(g->device, 2 * sizeof(uint64_t), &state);
+        if (r == DS_OK) r = ds__event_new(0, "generator of a graph", &u->read);
+        if (r < 0) {
+            if (state) DS_IGNORE(ds__segment_free(g->device, state, 2 * sizeof(uint64_t), 1));
+            ds__release(u);
+            return r;
+        }
+        u->state = state;
+        u->device = g->device;
+        ds__lock_take(&ds__rng.lock);
+        u->all = ds__rng.all;
+        ds__rng.all = u;
+        ds__lock_give(&ds__rng.lock);
+    }
+    ds__lock_take(&ds__rng.lock);
+    u->taken = 0;
+    u->capture = capture;
+    u->generator = g;
+    g->users++;
+    ds__lock_give(&ds__rng.lock);
+    *out = u;
+    return DS_OK;
+}
+
